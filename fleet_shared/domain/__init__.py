@@ -1,0 +1,1 @@
+"""The words and rules of the product as plain values. Imports the standard library alone."""
