@@ -189,8 +189,7 @@ class Option:
     def check(self, value: Any) -> Any:
         """`value` when its type and bounds are right. Raises ValueError with what is wrong."""
         types: dict[str, tuple[type, ...]] = {"bool": (bool,), "int": (int,), "float": (int, float), "str": (str,)}
-        expected = types[self.type]
-        if not isinstance(value, expected) or (self.type != "bool" and isinstance(value, bool)):
+        if type(value) not in types[self.type]:
             raise ValueError(f"must be of type {self.type}")
         if self.choices and value not in self.choices:
             raise ValueError(f"must be one of {', '.join(self.choices)}")
