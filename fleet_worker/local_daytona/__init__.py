@@ -1,1 +1,2 @@
-"""A loopback server that speaks the Daytona API, for local mode and tests. Its sandboxes are plain processes in bubblewrap."""
+"""A loopback server that speaks the Daytona API, for local mode and tests. Its sandboxes are plain processes in
+bubblewrap."""

@@ -1,4 +1,5 @@
-"""`python -m fleet_worker.local_daytona`: prepares the data folder, prints one ready line as JSON, serves until told to stop."""
+"""`python -m fleet_worker.local_daytona`: prepares the data folder, prints one ready line as JSON, serves until
+told to stop."""
 
 import asyncio
 import contextlib
@@ -12,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from fleet_shared.logs import start_logging
 from fleet_worker.local_daytona.jail.jail import NoIsolation, remove_tree, survey
 from fleet_worker.local_daytona.options import Options, parse
 from fleet_worker.local_daytona.server import HOST, running
@@ -20,6 +22,7 @@ from fleet_worker.local_daytona.server import HOST, running
 def main(argv: list[str] | None = None) -> int:
     """Run the server; 0 when it was told to stop, 1 when it cannot start."""
     options = parse(argv)
+    start_logging(form=options.log_format, level="INFO")
     try:
         with _data_folder(options.data_dir):
             return asyncio.run(_serve(options))

@@ -61,7 +61,8 @@ class AccessLog:
         self.entries.clear()
 
     def describe(self) -> dict[str, Any]:
-        """All entries and their sums, as JSON values. The SDK's event channel, which is optional, is listed but not counted."""
+        """All entries and their sums, as JSON values. The SDK's event channel, which is optional, is listed but
+        not counted."""
         counted = [entry for entry in self.entries if entry.operation != "events"]
         return {
             "requests": [asdict(entry) for entry in self.entries],

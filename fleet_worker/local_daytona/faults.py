@@ -1,4 +1,5 @@
-"""Trouble on demand, for tests: switches that stay until changed, and rules that make the next matching requests fail."""
+"""Trouble on demand, for tests: switches that stay until changed, and rules that make the next matching requests
+fail."""
 
 import asyncio
 import random
@@ -21,8 +22,8 @@ QUOTA_TEXT: Final = "Total CPU limit exceeded. Maximum allowed: {limit}."
 class Rule:
     """Makes `times` requests of one operation (a route's name, `control`, `toolbox` or `any`) fail; -1 is for ever.
 
-    `skip` lets that many pass first. `after` carries the request out and then withholds its reply. `seconds` is how long
-    `hang` waits before it goes on, and what `rate_limit` tells the client to wait.
+    `skip` lets that many pass first. `after` carries the request out and then withholds its reply. `seconds` is how
+    long `hang` waits before it goes on, and what `rate_limit` tells the client to wait.
     """
 
     operation: str
@@ -77,7 +78,8 @@ class Faults:
         return {**asdict(self.switches), "rules": [asdict(rule) for rule in self.rules]}
 
     def change(self, wanted: dict[str, Any]) -> None:
-        """Set the named switches; `rules` replaces all rules, `add_rules` adds some. Raises `ValueError` on unknown names."""
+        """Set the named switches; `rules` replaces all rules, `add_rules` adds some. Raises `ValueError` on
+        unknown names."""
         wanted = dict(wanted)
         rules = [_rule(given) for given in wanted.pop("rules")] if "rules" in wanted else list(self.rules)
         rules += [_rule(given) for given in wanted.pop("add_rules", [])]

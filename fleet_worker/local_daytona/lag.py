@@ -1,4 +1,5 @@
-"""Delays the bytes of a server's connections, both ways, without a second connection in between. Healthy: no cost, no copy."""
+"""Delays the bytes of a server's connections, both ways, without a second connection in between. Healthy: no cost,
+no copy."""
 
 import asyncio
 from collections import deque

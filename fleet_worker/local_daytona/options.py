@@ -3,6 +3,7 @@
 import argparse
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 GIB = 1024**3
 
@@ -20,7 +21,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """One server's start parameters. `minute_s` shortens the minutes of the stop, delete and life intervals in tests."""
+    """One server's start parameters. `minute_s` shortens the minutes of the stop, delete and life intervals in
+    tests."""
 
     data_dir: Path
     port: int = 0
@@ -28,6 +30,7 @@ class Options:
     toolbox_url: str | None = None
     allow_unisolated: bool = False
     minute_s: float = 60.0
+    log_format: Literal["json", "text"] = "json"
     limits: Limits = Limits()
 
 
@@ -35,16 +38,23 @@ def parse(argv: list[str] | None = None) -> Options:
     """Read the command line; exits with status 2 on a bad one."""
     parser = argparse.ArgumentParser(prog="python -m fleet_worker.local_daytona", description=__doc__)
     parser.add_argument("--port", type=int, required=True, help="port on 127.0.0.1; 0 picks a free one")
-    parser.add_argument("--data-dir", type=Path, required=True, help="folder for the sandboxes' files; one server at a time")
-    parser.add_argument("--api-key-file", type=Path, help="file with the API key; else DAYTONA_API_KEY, else a random one")
+    parser.add_argument(
+        "--data-dir", type=Path, required=True, help="folder for the sandboxes' files; one server at a time"
+    )
+    parser.add_argument(
+        "--api-key-file", type=Path, help="file with the API key; else DAYTONA_API_KEY, else a random one"
+    )
     parser.add_argument("--toolbox", metavar="URL", help="serve the toolbox of every sandbox from this address")
-    parser.add_argument("--allow-unisolated", action="store_true", help="run sandboxes without bubblewrap when there is none")
+    parser.add_argument(
+        "--allow-unisolated", action="store_true", help="run sandboxes without bubblewrap when there is none"
+    )
     parser.add_argument("--minute-s", type=float, default=60.0, help="length of a minute of the intervals, in seconds")
     parser.add_argument("--memory-mib", type=int, default=1024, help="memory of one sandbox")
     parser.add_argument("--processes", type=int, default=128, help="processes and threads of one sandbox")
     parser.add_argument("--disk-mib", type=int, default=3072, help="disk of one sandbox")
     parser.add_argument("--cpus", type=int, help="processors one sandbox may run on (all)")
     parser.add_argument("--niceness", type=int, default=5, help="scheduling niceness of sandboxes")
+    parser.add_argument("--log-format", choices=("json", "text"), default="json", help="form of the lines on stderr")
     given = parser.parse_args(argv)
     return Options(
         data_dir=given.data_dir,
@@ -53,6 +63,7 @@ def parse(argv: list[str] | None = None) -> Options:
         toolbox_url=given.toolbox.rstrip("/") if given.toolbox else None,
         allow_unisolated=given.allow_unisolated,
         minute_s=given.minute_s,
+        log_format=given.log_format,
         limits=Limits(
             memory_bytes=given.memory_mib * 1024**2,
             processes=given.processes,

@@ -10,9 +10,10 @@ from fleet_worker.local_daytona.toolbox.session import Session
 from fleet_worker.local_daytona.toolbox.terminal import Terminal
 
 State = Literal[
-    "creating", "started", "starting", "stopping", "stopped", "archiving", "archived", "restoring", "destroying", "destroyed", "error", "build_failed",
+    "creating", "started", "starting", "stopping", "stopped", "archived", "restoring", "destroying", "destroyed",
+    "error", "build_failed",
 ]  # fmt: skip
-PASSING: frozenset[State] = frozenset({"creating", "starting", "stopping", "archiving", "restoring", "destroying"})
+PASSING: frozenset[State] = frozenset({"creating", "starting", "stopping", "restoring", "destroying"})
 LANGUAGES = frozenset({"python", "typescript", "javascript"})
 
 
@@ -22,7 +23,8 @@ def _text(moment: datetime) -> str:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Sandbox:
-    """A sandbox's row. Intervals are minutes: `autostop` idle (0 never), `autodelete` after its stop (-1 never, 0 at once)."""
+    """A sandbox's row. Intervals are minutes: `autostop` idle (0 never), `autodelete` after its stop (-1 never, 0
+    at once)."""
 
     id: str
     name: str

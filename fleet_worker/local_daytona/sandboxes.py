@@ -73,7 +73,9 @@ class Sandboxes:
         """Make a sandbox and start it; returns when it runs, or after `create_hold_s`. Raises `Refusal`."""
         sandbox = self._new_row(wanted)
         switches = self._faults.switches
-        starting = asyncio.create_task(self._bring_up(sandbox, delay_s=switches.create_delay_s, then=switches.create_state))
+        starting = asyncio.create_task(
+            self._bring_up(sandbox, delay_s=switches.create_delay_s, then=switches.create_state)
+        )
         sandbox_started = asyncio.shield(starting)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(switches.create_hold_s):
@@ -147,7 +149,8 @@ class Sandboxes:
         await self._bring_up(sandbox, delay_s=0)
 
     async def stop(self, sandbox: Sandbox) -> None:
-        """Stop a running sandbox; an ephemeral one is destroyed. Raises `Refusal` 409 in transition, 400 in another state."""
+        """Stop a running sandbox; an ephemeral one is destroyed. Raises `Refusal` 409 in transition, 400 in
+        another state."""
         _refuse_passing(sandbox)
         if sandbox.state != "started":
             raise Refusal(400, "Sandbox is not started")
@@ -159,8 +162,7 @@ class Sandboxes:
         """End everything that runs in a sandbox and leave it in `state`, whatever it was in."""
         async with sandbox.changing:
             sandbox.change("stopping", desired="archived" if state == "archived" else "stopped")
-            sandbox.terminals.clear()
-            sandbox.sessions.clear()
+            _forget_running(sandbox)
             if sandbox.jail is not None:
                 await sandbox.jail.stop()
             sandbox.change(state)
@@ -177,6 +179,7 @@ class Sandboxes:
             await asyncio.sleep(delay_s)
         async with sandbox.changing:
             self._rows.pop(sandbox.id, None)
+            _forget_running(sandbox)
             if sandbox.jail is not None:
                 await sandbox.jail.destroy()
             now = datetime.now(UTC)
@@ -193,6 +196,13 @@ class Sandboxes:
     def folder(self) -> Path:
         """Where the sandboxes' files lie."""
         return self._folder
+
+
+def _forget_running(sandbox: Sandbox) -> None:
+    sandbox.terminals.clear()
+    for session in sandbox.sessions.values():
+        session.abandon()
+    sandbox.sessions.clear()
 
 
 def _refuse_passing(sandbox: Sandbox) -> None:

@@ -1,4 +1,5 @@
-"""Starts the loopback Daytona server as a process of its own and talks to its admin endpoints, for tests of any room."""
+"""Starts the loopback Daytona server as a process of its own and talks to its admin endpoints, for tests of any
+room."""
 
 import contextlib
 import json
@@ -38,11 +39,13 @@ class LocalDaytona:
         return {"DAYTONA_API_URL": self.url, "DAYTONA_API_KEY": self.api_key}
 
     def faults(self, **switches: Any) -> dict[str, Any]:
-        """Set fault switches (`fleet_worker.local_daytona.faults.Switches`), e.g. `latency_ms=37.5`; returns all of them."""
+        """Set fault switches (`fleet_worker.local_daytona.faults.Switches`), e.g. `latency_ms=37.5`; returns all
+        of them."""
         return self.admin("POST", "/fleet/faults", switches)
 
     def fail(self, operation: str, kind: str, **more: Any) -> None:
-        """Make the next request(s) of an operation fail (`faults.Rule`), e.g. `fail("create", "rate_limit", times=2)`."""
+        """Make the next request(s) of an operation fail (`faults.Rule`), e.g. `fail("create", "rate_limit",
+        times=2)`."""
         self.admin("POST", "/fleet/faults", {"add_rules": [{"operation": operation, "kind": kind, **more}]})
 
     def heal(self) -> None:
@@ -50,7 +53,8 @@ class LocalDaytona:
         self.admin("DELETE", "/fleet/faults")
 
     def happen(self, event: str, sandbox: str | None = None, **more: Any) -> dict[str, Any]:
-        """Let something happen once: drop_sockets, stall_replies, stall_requests (seconds=…), or to a sandbox (all without one)
+        """Let something happen once: drop_sockets, stall_replies, stall_requests (seconds=…), or to a sandbox (all
+        without one)
         destroy, stop, archive, error, lose_runner, find_runner, kill_agent."""
         return self.admin("POST", "/fleet/happen", {"event": event, "sandbox": sandbox, **more})
 
@@ -98,7 +102,8 @@ class LocalDaytona:
 
 
 def start_local_daytona(tmp_path: Path, **flags: Any) -> LocalDaytona:
-    """Start a server with its files below `tmp_path`; a flag's name is the option's, e.g. `memory_mib=256`, `allow_unisolated=True`."""
+    """Start a server with its files below `tmp_path`; a flag's name is the option's, e.g. `memory_mib=256`,
+    `allow_unisolated=True`."""
     data_dir = tmp_path / "daytona"
     command = [sys.executable, "-m", "fleet_worker.local_daytona"]
     for name, value in {"port": 0, "data_dir": data_dir, **flags}.items():

@@ -1,4 +1,5 @@
-"""The first process of a sandbox: does what the server asks over one socket, and ends everything when that socket ends."""
+"""The first process of a sandbox: does what the server asks over one socket, and ends everything when that socket
+ends."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import select
 import signal
 import socket
 import sys
-from typing import Any, Callable, NoReturn  # noqa: UP035 - Python 3.9
+from typing import Any, Callable, NoReturn
 
 from . import files, processes, wire
 
@@ -90,6 +91,8 @@ class Agent:
             pid, master = processes.start_on_terminal(argv, request["env"], _cwd(request), self._bounds, size)
             self._children.add(pid)
             return {"pid": pid}, (master,)
+        if op == "segments":
+            return {"bytes": processes.segment_bytes()}, ()
         if op == "signal":
             processes.signal_session(request["pid"], request["number"])
             return {}, ()
@@ -147,7 +150,11 @@ def _move(request: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
-QUICK: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"info": _info, "folder": _folder, "permissions": _permissions}
+QUICK: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "info": _info,
+    "folder": _folder,
+    "permissions": _permissions,
+}
 SLOW: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "list": lambda request: {"entries": files.listing(request["path"], request["depth"])},
     "remove": _remove,
@@ -158,12 +165,12 @@ SLOW: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 }
 
 
-def main(control_fd: int, tasks: int | None, file_bytes: int | None) -> None:
+def main(control_fd: int, tasks: int | None, file_bytes: int | None, data_bytes: int | None) -> None:
     """Serve one sandbox over the socket `control_fd`, then end whatever runs in it."""
     os.set_inheritable(control_fd, False)
     processes.protect_self()
     control = socket.socket(fileno=control_fd)
     try:
-        Agent(control, processes.Bounds(tasks, file_bytes)).run()
+        Agent(control, processes.Bounds(tasks, file_bytes, data_bytes)).run()
     finally:
         processes.kill_everything()

@@ -11,7 +11,7 @@ import os
 import pwd
 import shutil
 import stat
-from typing import Any, Callable  # noqa: UP035 - Python 3.9
+from typing import Any, Callable
 
 ENTRIES_LIMIT = 50_000
 """Most entries one listing or search returns."""
@@ -40,7 +40,9 @@ def refusal(error: OSError) -> Refused:
         errno.ENOSPC: "full",
         errno.EDQUOT: "full",
     }
-    return Refused(codes.get(error.errno or 0, "invalid"), f"{error.strerror or error}: {error.filename or ''}".rstrip(": "))
+    return Refused(
+        codes.get(error.errno or 0, "invalid"), f"{error.strerror or error}: {error.filename or ''}".rstrip(": ")
+    )
 
 
 def open_file(path: str, write: bool) -> tuple[dict[str, Any], int]:
@@ -77,7 +79,7 @@ def info(path: str) -> dict[str, Any]:
         found = os.stat(path)
     except FileNotFoundError:
         found = os.lstat(path)
-    changed = datetime.datetime.fromtimestamp(found.st_mtime, datetime.timezone.utc)  # noqa: UP017 - Python 3.9
+    changed = datetime.datetime.fromtimestamp(found.st_mtime, datetime.timezone.utc)
     full = os.path.abspath(path)
     return {
         "name": os.path.basename(full),

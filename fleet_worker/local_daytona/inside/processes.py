@@ -27,6 +27,7 @@ class Bounds:
 
     tasks: int | None
     file_bytes: int | None
+    data_bytes: int | None
 
 
 def protect_self() -> None:
@@ -87,6 +88,7 @@ def _become(
         _limit(resource.RLIMIT_CORE, 0)
         _limit(resource.RLIMIT_NPROC, bounds.tasks)
         _limit(resource.RLIMIT_FSIZE, bounds.file_bytes)
+        _limit(resource.RLIMIT_DATA, bounds.data_bytes)
         os.chdir(cwd)
         program = shutil.which(argv[0], path=environment.get("PATH")) or argv[0]
         os.execve(program, argv, environment)
@@ -145,6 +147,14 @@ def kill_everything() -> None:
 def all_pids() -> list[int]:
     """The processes visible here, without this one."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid()]
+
+
+def segment_bytes() -> int:
+    """Resident size of the System V shared memory segments here, which belong to no process."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/sysvipc/shm", encoding="ascii") as table:
+        head, *rows = (line.split() for line in table)
+        return sum(int(row[head.index("rss")]) for row in rows)
+    return 0
 
 
 def _stat(pid: int) -> list[str]:

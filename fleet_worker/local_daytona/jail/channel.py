@@ -65,7 +65,9 @@ class Channel:
         self.ready: asyncio.Future[str] = self._loop.create_future()
         self._loop.add_reader(control.fileno(), self._readable)
 
-    async def start(self, *, argv: list[str] | None, env: dict[str, str], cwd: str, fds: tuple[int, int, int]) -> Process:
+    async def start(
+        self, *, argv: list[str] | None, env: dict[str, str], cwd: str, fds: tuple[int, int, int]
+    ) -> Process:
         """Start a program (None: the shell) with the three descriptors as its standard streams."""
         answer = await self.request("start", fds=fds, argv=argv, env=env, cwd=cwd)
         return self._process(answer)
@@ -90,6 +92,10 @@ class Channel:
             async with asyncio.timeout(REQUEST_S):
                 await self._send({"id": number, "op": op, **arguments}, fds)
                 answer = await answered
+        except BaseException:
+            if answered.done() and not answered.cancelled() and answered.exception() is None:
+                _close_all(answered.result().fds)
+            raise
         finally:
             self._waiting.pop(number, None)
         if "error" in answer.fields:
@@ -170,5 +176,9 @@ class Channel:
                 if answered is not None and not answered.done():
                     answered.set_result(Answer(message, fds))
                     return
-        for fd in fds:
-            os.close(fd)
+        _close_all(fds)
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)

@@ -1,4 +1,5 @@
-"""Finds the Python that sandboxes run: the one this server runs on, shown to them at a fixed place, else the system's."""
+"""Finds the Python that sandboxes run: the one this server runs on, shown to them at a fixed place, else the
+system's."""
 
 import os
 import shutil
@@ -15,7 +16,8 @@ PROBE_S: Final = 15
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """How a sandbox runs Python: what it must see (source, place), the program, the search path, the expected version."""
+    """How a sandbox runs Python: what it must see (source, place), the program, the search path, the expected
+    version."""
 
     seen: tuple[tuple[Path, str], ...]
     program: str

@@ -20,8 +20,11 @@ from fleet_worker.local_daytona.options import Limits
 READY_S: Final = 30.0
 FIRST_UID: Final = 64000
 UIDS: Final = 1000
-STAGING: Final = "/mnt" if os.path.isdir("/mnt") else "/tmp"
+STAGING: Final = "/mnt" if Path("/mnt").is_dir() else "/tmp"
 LAUNCH: Final = Path(__file__).with_name("launch.py")
+DATA_FACTOR: Final = 4
+"""Private memory one process may ask for, in limits of its sandbox: far above what may be used, to stop absurd
+requests at once."""
 AGENT: Final = Path(__file__).parents[1] / "inside"
 
 
@@ -56,8 +59,10 @@ def survey(data_dir: Path, limits: Limits, *, allow_unisolated: bool) -> Ground:
                 if not reason:
                     return ground
     if not allow_unisolated:
-        raise NoIsolation(f"bubblewrap (bwrap) does not isolate sandboxes here: {reason}; install it or pass --allow-unisolated")
-    path = f"{os.path.dirname(sys.executable)}:{SYSTEM_PATH}"
+        raise NoIsolation(
+            f"bubblewrap (bwrap) does not isolate sandboxes here: {reason}; install it or pass --allow-unisolated"
+        )
+    path = f"{Path(sys.executable).parent}:{SYSTEM_PATH}"
     return Ground("none", "", (), etc, Interpreter((), sys.executable, path, None), limits)
 
 
@@ -65,7 +70,9 @@ def _failure(ground: Ground, folder: Path) -> str | None:
     uid = FIRST_UID if os.geteuid() == 0 else None
     try:
         _make_folders(ground, folder, uid)
-        return failure(_command(ground, folder, [ground.interpreter.program, "-I", "-c", ground.interpreter.proof()], uid))
+        return failure(
+            _command(ground, folder, [ground.interpreter.program, "-I", "-c", ground.interpreter.proof()], uid)
+        )
     finally:
         remove_tree(folder)
 
@@ -87,7 +94,9 @@ def _command(ground: Ground, folder: Path, program: list[str], uid: int | None) 
         shared_memory = folder / "shm"
         if uid is not None:
             sources = [str(share.source) for share in visible] + [str(shared_memory)]
-            visible = [view.Share(Path(STAGING, str(n)), share.target, share.writable) for n, share in enumerate(visible)]
+            visible = [
+                view.Share(Path(STAGING, str(n)), share.target, share.writable) for n, share in enumerate(visible)
+            ]
             shared_memory = Path(STAGING, str(len(visible)))
         set_variables = tuple(text for pair in environment.items() for text in ("--setenv", *pair))
         program = [
@@ -171,10 +180,10 @@ class Jail:
         limits = self.ground.limits
         # An unisolated user's limit would count the processes of the whole machine.
         tasks = limits.processes if isolated else None
-        where = os.path.dirname(view.AGENT_AT) if isolated else str(AGENT.parent)
+        where = str(Path(view.AGENT_AT).parent) if isolated else str(AGENT.parent)
         package = "agent" if isolated else "inside"
         enter = f"import sys; sys.path.insert(0, {where!r}); from {package}.agent import main; "
-        enter += f"main({control}, {tasks}, {limits.disk_bytes})"
+        enter += f"main({control}, {tasks}, {limits.disk_bytes}, {limits.memory_bytes * DATA_FACTOR})"
         if not isolated:
             enter = f"import os; os.chdir({self.home!r}); {enter}"
         return [self.ground.interpreter.program, "-I", "-S", "-c", enter]
@@ -204,11 +213,12 @@ class Jail:
 def remove_tree(folder: Path) -> None:
     """Remove a folder whose content may have taken every permission from itself."""
 
-    def reopen(_function: object, path: str, _error: object) -> None:
+    def reopen(_function: object, name: str, _error: object) -> None:
+        path = Path(name)
         with contextlib.suppress(OSError):
-            os.chmod(os.path.dirname(path), 0o700)
-            if not os.path.islink(path):
-                os.chmod(path, 0o700)
+            path.parent.chmod(0o700)
+            if not path.is_symlink():
+                path.chmod(0o700)
 
     for _ in range(50):
         shutil.rmtree(folder, onerror=reopen)

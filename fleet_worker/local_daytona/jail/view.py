@@ -1,4 +1,5 @@
-"""What a sandbox sees: the folders of the machine it shares (read-only), its own root, and the bubblewrap arguments for both."""
+"""What a sandbox sees: the folders of the machine it shares (read-only), its own root, and the bubblewrap
+arguments for both."""
 
 import os
 from dataclasses import dataclass
@@ -9,16 +10,39 @@ UID = 1000
 HOME = f"/home/{USER}"
 AGENT_AT = "/opt/fleet/agent"
 SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-SHARED_ETC = ("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "ssl/certs", "mime.types", "protocols")
+SHARED_ETC = (
+    "alternatives",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "localtime",
+    "ssl/certs",
+    "mime.types",
+    "protocols",
+)
 OWN_ETC = {
-    "passwd": f"root:x:0:0:root:/nonexistent:/bin/sh\n{USER}:x:{UID}:{UID}::{HOME}:/bin/sh\nnobody:x:65534:65534::/nonexistent:/bin/sh\n",
+    "passwd": f"root:x:0:0:root:/nonexistent:/bin/sh\n{USER}:x:{UID}:{UID}::{HOME}:/bin/sh\n"
+    "nobody:x:65534:65534::/nonexistent:/bin/sh\n",
     "group": f"root:x:0:\n{USER}:x:{UID}:\nnogroup:x:65534:\n",
     "hosts": "127.0.0.1 localhost\n::1 localhost\n",
     "hostname": "sandbox\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
     "profile": "umask 022\n",
 }
-OWN_FOLDERS = (HOME, "/tmp", "/workspace", "/attachments", "/run", "/var/tmp", "/mnt", AGENT_AT, "/etc", "/usr", "/proc", "/dev")
+OWN_FOLDERS = (
+    HOME,
+    "/tmp",
+    "/workspace",
+    "/attachments",
+    "/run",
+    "/var/tmp",
+    "/mnt",
+    AGENT_AT,
+    "/etc",
+    "/usr",
+    "/proc",
+    "/dev",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +78,7 @@ def make_root(folder: Path, *, owner: int | None, places: tuple[str, ...]) -> No
     for name in SYSTEM_FOLDERS:
         path = Path(name)
         if path.is_symlink():
-            (folder / name[1:]).symlink_to(os.readlink(path))
+            (folder / name[1:]).symlink_to(path.readlink())
         elif path.is_dir():
             (folder / name[1:]).mkdir()
     (folder / "tmp").chmod(0o1777)
@@ -81,10 +105,13 @@ def shares(*, root: Path, etc: Path, agent: Path, python: tuple[tuple[Path, str]
     return found + [Share(source, place) for source, place in python]
 
 
-def bubblewrap_arguments(bubblewrap: str, visible: list[Share], shared_memory: Path, extra: tuple[str, ...]) -> list[str]:
+def bubblewrap_arguments(
+    bubblewrap: str, visible: list[Share], shared_memory: Path, extra: tuple[str, ...]
+) -> list[str]:
     """The command line up to the program: own namespaces for everything, nothing of the host's environment.
 
-    Shared memory lies on disk and /dev is read-only, so that nothing a sandbox writes is memory that no process is charged for.
+    Shared memory lies on disk and /dev is read-only, so that nothing a sandbox writes is memory that no process is
+    charged for.
     """
     arguments = [bubblewrap, "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
     arguments += ["--unshare-cgroup-try", "--uid", str(UID), "--gid", str(UID), "--hostname", "sandbox"]

@@ -11,13 +11,22 @@ from fleet_worker.local_daytona.lag import Link
 from fleet_worker.local_daytona.routes.sockets import Sockets
 from fleet_worker.local_daytona.sandbox import Sandbox
 from fleet_worker.local_daytona.sandboxes import Sandboxes
+from fleet_worker.local_daytona.watchdog import Watchdog
 
 
 class AdminRoutes:
     """The routes below /fleet; they need the same API key."""
 
     def __init__(
-        self, *, sandboxes: Sandboxes, ground: Ground | None, faults: Faults, link: Link, log: AccessLog, sockets: Sockets
+        self,
+        *,
+        sandboxes: Sandboxes,
+        ground: Ground | None,
+        faults: Faults,
+        link: Link,
+        log: AccessLog,
+        sockets: Sockets,
+        watchdog: Watchdog,
     ) -> None:
         self._sandboxes = sandboxes
         self._ground = ground
@@ -25,6 +34,7 @@ class AdminRoutes:
         self._link = link
         self._log = log
         self._sockets = sockets
+        self._watchdog = watchdog
 
     def routes(self) -> list[web.RouteDef]:
         """The table. No fault touches these."""
@@ -50,6 +60,7 @@ class AdminRoutes:
                 "terminals": sorted(sandbox.terminals),
                 "sessions": sorted(sandbox.sessions),
                 "sockets": sandbox.open_sockets,
+                "killed": self._watchdog.kills(sandbox.id),
             }
             for sandbox in self._sandboxes
         ]
@@ -122,5 +133,3 @@ class AdminRoutes:
         """Empty the access log."""
         self._log.reset()
         return web.json_response({})
-
-

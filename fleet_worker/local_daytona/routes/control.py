@@ -42,7 +42,11 @@ class ControlPlane:
             web.get(f"{one}/toolbox-proxy-url", self.toolbox_url, name="toolbox_url"),
             web.get(f"{one}/ports/{{port}}/preview-url", self.preview, name="preview_url"),
             web.get(f"{one}/ports/{{port}}/signed-preview-url", self.preview, name="signed_preview_url"),
-            web.post(f"{one}/{{interval:autostop|autopause|autoarchive|autodelete}}/{{minutes}}", self.interval, name="interval"),
+            web.post(
+                f"{one}/{{interval:autostop|autopause|autoarchive|autodelete}}/{{minutes}}",
+                self.interval,
+                name="interval",
+            ),
             web.get("/api/config", self.config, name="config"),
             web.get("/api/socket.io/", self.events, name="events"),
         ]
@@ -74,7 +78,9 @@ class ControlPlane:
         found = [row for row in found if _position(row) > after]
         page = found[:limit]
         more = base64.urlsafe_b64encode(_position(page[-1]).encode()).decode() if len(found) > limit else None
-        return web.json_response({"items": [{k: v for k, v in row.items() if k != "env"} for row in page], "nextCursor": more})
+        return web.json_response(
+            {"items": [{k: v for k, v in row.items() if k != "env"} for row in page], "nextCursor": more}
+        )
 
     async def get(self, request: web.Request) -> web.Response:
         """One sandbox by id or name."""

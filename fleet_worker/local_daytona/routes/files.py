@@ -70,13 +70,19 @@ class FileRoutes:
                     errors.append(f"{paths[index]}: {error}")
                 except OSError as error:
                     errors.append(f"{paths[index]}: {error.strerror}")
-        return web.json_response({"errors": errors, "files": files} if errors else {"files": files}, status=400 if errors else 200)
+        return web.json_response(
+            {"errors": errors, "files": files} if errors else {"files": files}, status=400 if errors else 200
+        )
 
     async def download(self, request: web.Request) -> web.StreamResponse:
         """Send the asked files as one multipart body, an error part for each that cannot be read."""
         channel = self._channel(request)
         paths = (await body(request)).get("paths")
-        if not isinstance(paths, list) or not 0 < len(paths) <= FILES_LIMIT or not all(isinstance(path, str) for path in paths):
+        if (
+            not isinstance(paths, list)
+            or not 0 < len(paths) <= FILES_LIMIT
+            or not all(isinstance(path, str) for path in paths)
+        ):
             raise DaemonRefusal(400, "request body must be {'paths': [...]} and non-empty", code="INVALID_REQUEST_BODY")
         response = web.StreamResponse(headers={"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"})
         await response.prepare(request)
@@ -171,7 +177,11 @@ async def _store(channel: Channel, path: str, part: BodyPartReader) -> int:
     with os.fdopen(fd, "wb", buffering=0) as stream:
         while chunk := await part.read_chunk(CHUNK):
             # Disk writes land in the page cache; a thread per large chunk keeps terminals fluent when they do not.
-            stored += await asyncio.to_thread(_write_all, stream, chunk) if len(chunk) > 1 << 16 else _write_all(stream, chunk)
+            stored += (
+                await asyncio.to_thread(_write_all, stream, chunk)
+                if len(chunk) > 1 << 16
+                else _write_all(stream, chunk)
+            )
     return stored
 
 
@@ -198,6 +208,6 @@ def _part_head(kind: str, path: str, content_type: str, size: int | None = None)
     plain = path.replace("\\", "\\\\").replace('"', '\\"').replace("\r", "%0D").replace("\n", "%0A")
     quoted = urllib.parse.quote(path, safe="")
     length = "" if size is None else f"Content-Length: {size}\r\n"
-    disposition = f"form-data; name=\"{kind}\"; filename=\"{plain}\"; filename*=utf-8''{quoted}"
+    disposition = f'form-data; name="{kind}"; filename="{plain}"; filename*=utf-8\'\'{quoted}'
     head = f"--{BOUNDARY}\r\nContent-Disposition: {disposition}\r\n{length}Content-Type: {content_type}\r\n\r\n"
     return head.encode()

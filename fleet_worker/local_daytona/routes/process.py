@@ -173,7 +173,8 @@ async def _log(session: Session, command: Command) -> dict[str, str]:
 
 
 async def _follow(socket: CountedSocket, session: Session, command: Command, *, follow: bool) -> None:
-    """Send the log in frames of at most 1 KiB; at its end look for more every 20 ms, for the command's end every second."""
+    """Send the log in frames of at most 1 KiB; at its end look for more every 20 ms, for the command's end every
+    second."""
     with os.fdopen(await session.open_log(command), "rb", buffering=4096) as log:
         listening = asyncio.create_task(_listen(socket))
         quiet = 0

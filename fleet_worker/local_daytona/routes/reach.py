@@ -1,6 +1,6 @@
 """Finds the sandbox a toolbox request is for, and refuses as the proxy does when it cannot be reached."""
 
-import os
+from pathlib import PurePosixPath
 from typing import Any
 
 from aiohttp import web
@@ -12,7 +12,8 @@ from fleet_worker.local_daytona.sandboxes import Sandboxes
 
 
 def reach(sandboxes: Sandboxes, request: web.Request) -> Sandbox:
-    """The running sandbox of a request, whose idle clock starts anew. Raises `DaemonRefusal` 404 or 400, `AgentGone`."""
+    """The running sandbox of a request, whose idle clock starts anew. Raises `DaemonRefusal` 404 or 400,
+    `AgentGone`."""
     sandbox = sandboxes.by_id(request.match_info["sandbox"])
     if sandbox is None:
         raise DaemonRefusal(404, "sandbox container not found")
@@ -43,7 +44,7 @@ def environment(sandbox: Sandbox, more: Any = None) -> dict[str, str]:
 def working_folder(sandbox: Sandbox, cwd: object) -> str:
     """A given working folder, seen from the sandbox's home; the home without one."""
     assert sandbox.jail is not None
-    return os.path.join(sandbox.jail.home, str(cwd or ""))
+    return str(PurePosixPath(sandbox.jail.home, str(cwd or "")))
 
 
 async def body(request: web.Request) -> dict[str, Any]:

@@ -109,7 +109,10 @@ class TerminalRoutes:
         # aiohttp refuses a frame as long as its limit; the daemon one that is longer.
         async with self._sockets.accept(request, sandbox, max_msg_size=CLIENT_FRAME_BYTES + 1) as socket:
             await terminal.serve(
-                socket, offered=_offered(request), connected_delay_s=self._faults.switches.connected_delay_s
+                socket,
+                offered=_offered(request),
+                connected_delay_s=self._faults.switches.connected_delay_s,
+                cut=socket.cut,
             )
         return socket
 

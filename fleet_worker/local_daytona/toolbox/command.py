@@ -29,7 +29,8 @@ async def run(
 ) -> Ran:
     """Run `argv` (None: the shell) with `text` on its standard input. Raises `TimedOut`.
 
-    Like the real thing it waits for both the program's end and the end of its output, which a background child may hold open.
+    Like the real thing it waits for both the program's end and the end of its output, which a background child may
+    hold open.
     """
     input_read, input_write = os.pipe()
     output_read, output_write = os.pipe()

@@ -1,4 +1,5 @@
-"""One process session of a sandbox: a long-lived shell that runs its commands one after the other, each with a log on disk.
+"""One process session of a sandbox: a long-lived shell that runs its commands one after the other, each with a log
+on disk.
 
 The log format is the daemon's: each line of a stream carries a three-byte mark of that stream.
 """
@@ -83,6 +84,10 @@ class Session:
         os.close(self._stdin)
         with contextlib.suppress(AgentRefused):
             await self._channel.request("remove", path=self._folder, recursive=True)
+
+    def abandon(self) -> None:
+        """Let go of a shell that has ended with its sandbox."""
+        os.close(self._stdin)
 
     async def execute(self, text: str, *, runs_on: bool, echoes_input: bool) -> Command:
         """Queue one command; returns at once. Raises `BrokenPipeError` when the shell has ended."""

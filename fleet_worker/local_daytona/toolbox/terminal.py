@@ -1,6 +1,7 @@
 """One PTY of a sandbox: a login shell whose screen any number of WebSocket clients watch and type into.
 
-Limits as the real daemon has them: a client more than 256 frames behind is dropped, a frame of a client is at most 64 KiB,
+Limits as the real daemon has them: a client more than 256 frames behind is dropped, a frame of a client is at most
+64 KiB,
 what is written while nobody watches is lost.
 """
 
@@ -27,6 +28,7 @@ READ_BYTES: Final = 32 * 1024
 CLIENT_FRAME_BYTES: Final = 64 * 1024
 EXIT_CONTROL: Final = "X-Daytona-Pty-Exit-Control"
 DRAIN_S: Final = 0.02
+WRITE_S: Final = 10.0
 EXIT_REASONS: Final = {130: "Ctrl+C", 137: "SIGKILL", 143: "SIGTERM"}
 
 
@@ -93,8 +95,11 @@ class Terminal:
         """End the shell and everything of its session."""
         await self._process.kill()
 
-    async def serve(self, socket: web.WebSocketResponse, *, offered: list[str], connected_delay_s: float) -> None:
-        """Connect one client until it leaves, falls behind, or the shell ends."""
+    async def serve(
+        self, socket: web.WebSocketResponse, *, offered: list[str], connected_delay_s: float, cut: Callable[[], None]
+    ) -> None:
+        """Connect one client until it leaves, falls behind, or the shell ends. `cut` breaks a connection that
+        takes nothing."""
         viewer = Viewer(EXIT_CONTROL in offered)
         self._viewers.append(viewer)
         if not self._open:
@@ -102,7 +107,7 @@ class Terminal:
         if connected_delay_s:
             await asyncio.sleep(connected_delay_s)
         await socket.send_str(json.dumps({"type": "control", "status": "connected"}))
-        sending = asyncio.create_task(self._send(socket, viewer))
+        sending = asyncio.create_task(_send(socket, viewer, cut))
         try:
             async for message in socket:
                 if message.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
@@ -115,19 +120,6 @@ class Terminal:
                 sending.cancel()
             with contextlib.suppress(asyncio.CancelledError, ConnectionError):
                 await sending
-
-    async def _send(self, socket: web.WebSocketResponse, viewer: Viewer) -> None:
-        while True:
-            await viewer.changed.wait()
-            viewer.changed.clear()
-            while viewer.frames:
-                await socket.send_bytes(viewer.frames.popleft())
-            if viewer.ending is not None:
-                code, reason, exited = viewer.ending
-                if exited is not None and viewer.tells_exit:
-                    await socket.send_str(json.dumps({"type": "control", "status": "exited", **exited}))
-                await socket.close(code=code, message=reason)
-                return
 
     async def _type(self, data: bytes) -> None:
         while len(self._input) >= INPUT_FRAMES:
@@ -200,6 +192,26 @@ class Terminal:
             self._read()
             if sum(len(viewer.frames) for viewer in self._viewers) == before:
                 return
+
+
+async def _send(socket: web.WebSocketResponse, viewer: Viewer, cut: Callable[[], None]) -> None:
+    """Send a viewer its frames, and in the end why there are no more."""
+    try:
+        while True:
+            await viewer.changed.wait()
+            viewer.changed.clear()
+            while viewer.frames:
+                async with asyncio.timeout(WRITE_S):
+                    await socket.send_bytes(viewer.frames.popleft())
+            if viewer.ending is not None:
+                code, reason, exited = viewer.ending
+                async with asyncio.timeout(WRITE_S):
+                    if exited is not None and viewer.tells_exit:
+                        await socket.send_str(json.dumps({"type": "control", "status": "exited", **exited}))
+                    await socket.close(code=code, message=reason)
+                return
+    except TimeoutError:
+        cut()
 
 
 def exit_report(status: int) -> dict[str, Any]:
