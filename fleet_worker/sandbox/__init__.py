@@ -1,0 +1,1 @@
+"""The sandbox: machines at Daytona, the stream to their supervisor, and the interpreter over it."""
