@@ -21,6 +21,15 @@ class Link:
         self.outward_stalled_until = 0.0
 
 
+    def stall(self, inward: bool, seconds: float) -> None:
+        """Let nothing through one way (towards the server or away from it) from now on for some seconds."""
+        until = asyncio.get_running_loop().time() + seconds
+        if inward:
+            self.inward_stalled_until = until
+        else:
+            self.outward_stalled_until = until
+
+
 class _Line:
     """One direction of one connection: delivers steps in order, each no sooner than its time."""
 

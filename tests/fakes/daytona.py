@@ -108,7 +108,7 @@ def start_local_daytona(tmp_path: Path, **flags: Any) -> LocalDaytona:
     command = [sys.executable, "-m", "fleet_worker.local_daytona"]
     for name, value in {"port": 0, "data_dir": data_dir, **flags}.items():
         option = "--" + name.replace("_", "-")
-        command += [option] if value is True else [] if value in (False, None) else [option, str(value)]
+        command += [option] if value is True else [] if value is False or value is None else [option, str(value)]
     log = tmp_path / "daytona.log"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("DAYTONA_")}
     with log.open("a") as stderr:

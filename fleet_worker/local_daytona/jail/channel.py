@@ -43,6 +43,10 @@ class Process:
     ended: asyncio.Future[int]
     channel: "Channel"
 
+    async def wait(self) -> int:
+        """The exit status, when there is one. Giving up waiting changes nothing."""
+        return await asyncio.shield(self.ended)
+
     async def kill(self) -> None:
         """Kill the process and everything of its session."""
         with contextlib.suppress(AgentGone):

@@ -91,14 +91,11 @@ class AdminRoutes:
         given = await request.json()
         event = given.get("event")
         seconds = float(given.get("seconds", 0))
-        now = asyncio.get_running_loop().time()
         if event == "drop_sockets":
             return web.json_response({"dropped": self._sockets.cut_all()})
-        if event == "stall_replies":
-            self._link.outward_stalled_until = now + seconds
-            return web.json_response({})
-        if event == "stall_requests":
-            self._link.inward_stalled_until = now + seconds
+        if event in ("stall_replies", "stall_requests"):
+            # A moment later, so that the reply to this request still leaves.
+            asyncio.get_running_loop().call_later(0.02, self._link.stall, event == "stall_requests", seconds)
             return web.json_response({})
         chosen = [self._sandboxes.find(given["sandbox"])] if given.get("sandbox") else list(self._sandboxes)
         for sandbox in chosen:

@@ -47,7 +47,7 @@ async def run(
     collecting = asyncio.create_task(_collect(output_read))
     try:
         async with asyncio.timeout(timeout_s or None):
-            status = await process.ended
+            status = await process.wait()
             output = await collecting
     except TimeoutError as error:
         raise TimedOut from error

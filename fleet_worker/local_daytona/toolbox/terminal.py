@@ -172,7 +172,7 @@ class Terminal:
         viewer.changed.set()
 
     async def _end(self) -> None:
-        status = await self._process.ended
+        status = await self._process.wait()
         await asyncio.sleep(DRAIN_S)
         self._read_rest()
         self._open = False
