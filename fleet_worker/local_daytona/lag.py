@@ -20,7 +20,6 @@ class Link:
         self.inward_stalled_until = 0.0
         self.outward_stalled_until = 0.0
 
-
     def stall(self, inward: bool, seconds: float) -> None:
         """Let nothing through one way (towards the server or away from it) from now on for some seconds."""
         until = asyncio.get_running_loop().time() + seconds

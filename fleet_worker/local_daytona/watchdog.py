@@ -33,8 +33,10 @@ NEAR_LIMIT_S: Final = 0.05
 DISK_S: Final = 1.0
 DISK_QUIET_S: Final = 10.0
 NEAR: Final = 0.5
-DISK_CEILING: Final = 1.5
-"""Above its limit times this a sandbox is stopped: what fills its disk is not one of its processes."""
+DISK_SLACK: Final = 1024**3
+"""This far above its limit a sandbox is stopped: killing came too late, or it is filled from outside."""
+BURST: Final = 0.1
+"""Written since the last look at the disk, as a part of the limit, this is reason to look again."""
 ROUNDS_UNTIL_STOP: Final = 200
 """Looks in a row that find a sandbox over its memory or processes before it is stopped as a whole."""
 
@@ -49,6 +51,7 @@ class Watch:
     disk: int = 0
     disk_grew: bool = False
     memory_files: int = 0
+    written_in_all: int = 0
     written: dict[int, int] = field(default_factory=dict)
     over: int = 0
     dying: frozenset[int] = frozenset()
@@ -104,7 +107,7 @@ class Watchdog:
         if not watch.dying:
             self._kill(sandbox, mine, watch, broken)
         if (broken != "disk" and (watch.over > ROUNDS_UNTIL_STOP or not mine)) or (
-            broken == "disk" and watch.disk > self._limits.disk_bytes * DISK_CEILING
+            broken == "disk" and watch.disk > self._limits.disk_bytes + DISK_SLACK
         ):
             log.warning("sandbox.stopped_over_limit", extra={"sandbox": sandbox.id, "limit": broken})
             await self._sandboxes.halt(sandbox, "stopped")
@@ -126,10 +129,12 @@ class Watchdog:
         now = asyncio.get_running_loop().time()
         near = watch.disk + watch.memory_files > min(self._limits.disk_bytes, self._limits.memory_bytes) * NEAR
         moved = watch.ticks != watch.disk_ticks
-        if now - watch.disk_at < (BUSY_S if near and moved else DISK_S if moved else DISK_QUIET_S):
+        written = sum(usage.written_bytes(seen.pid) for seen in mine) if moved else watch.written_in_all
+        burst = abs(written - watch.written_in_all) > self._limits.disk_bytes * BURST
+        if not burst and now - watch.disk_at < (BUSY_S if near and moved else DISK_S if moved else DISK_QUIET_S):
             watch.disk_grew = False
             return
-        watch.disk_at, watch.disk_ticks = now, watch.ticks
+        watch.disk_at, watch.disk_ticks, watch.written_in_all = now, watch.ticks, written
         tree, nameless, memory_files = await asyncio.to_thread(_disk_use, jail, [seen.pid for seen in mine])
         watch.disk_grew = tree + nameless > watch.disk
         watch.disk = tree + nameless

@@ -101,7 +101,7 @@ class LocalDaytona:
             self.process.stdout.close()
 
 
-def start_local_daytona(tmp_path: Path, **flags: Any) -> LocalDaytona:
+def start_local_daytona(tmp_path: Path, *, as_user: int | None = None, **flags: Any) -> LocalDaytona:
     """Start a server with its files below `tmp_path`; a flag's name is the option's, e.g. `memory_mib=256`,
     `allow_unisolated=True`."""
     data_dir = tmp_path / "daytona"
@@ -120,6 +120,9 @@ def start_local_daytona(tmp_path: Path, **flags: Any) -> LocalDaytona:
             text=True,
             env={**environment, "PYTHONPATH": str(Path(__file__).parents[2])},
             cwd=tmp_path,
+            user=as_user,
+            group=as_user,
+            extra_groups=None if as_user is None else [],
         )
     ready = _ready_line(process, log)
     return LocalDaytona(ready["api_url"], ready["api_key"], process, data_dir, ready["isolation"], log)

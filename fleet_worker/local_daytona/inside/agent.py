@@ -28,6 +28,8 @@ class Agent:
         os.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        # A first process is spared the signals of its own kind that it has no action for; Python brings one for this.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         self._send({"event": "ready", "python": ".".join(map(str, sys.version_info[:3]))})
         while True:
             readable, _, _ = select.select([self._control.fileno(), wake_read], [], [])

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -12,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from fleet_worker.local_daytona.jail import view
+from fleet_worker.local_daytona.jail import usage, view
 from fleet_worker.local_daytona.jail.channel import AgentGone, Channel
 from fleet_worker.local_daytona.jail.interpreter import SYSTEM_PATH, Interpreter, candidates, failure
 from fleet_worker.local_daytona.options import Limits
 
 READY_S: Final = 30.0
+GRACE_S: Final = 5.0
 FIRST_UID: Final = 64000
 UIDS: Final = 1000
 STAGING: Final = "/mnt" if Path("/mnt").is_dir() else "/tmp"
@@ -109,6 +111,8 @@ def _command(ground: Ground, folder: Path, program: list[str], uid: int | None) 
         "uid": uid,
         "staging": STAGING,
         "sources": sources,
+        # An agent without a container of its own must outlive the server for a moment, to end what it started.
+        "dies_with_parent": ground.isolation == "bubblewrap",
         "parent": os.getpid(),
         "argv": program,
         "environment": environment,
@@ -196,12 +200,15 @@ class Jail:
         process, self._process = self._process, None
         if process is None:
             return
-        if self.ground.isolation == "none":
-            # The agent kills its descendants itself once its socket is closed.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                await asyncio.to_thread(process.wait, 3)
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
+        if self.ground.isolation == "bubblewrap":
+            # The end of a first process is the end of its namespace, and bubblewrap ends after it.
+            for first in usage.children(process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(first, signal.SIGKILL)
+        # Without a container the agent ends its descendants itself, now that its socket is closed.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(process.wait, GRACE_S)
+        process.kill()
         await asyncio.to_thread(process.wait)
 
     async def destroy(self) -> None:

@@ -30,11 +30,11 @@ def main(order: dict[str, Any]) -> None:
         os.setgroups([])
         os.setresgid(order["uid"], order["uid"], order["uid"])
         os.setresuid(order["uid"], order["uid"], order["uid"])
-    # After the change of user, which clears it. The parent's thread must live as long as the parent: it is the main
-    # one.
-    _checked(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
-    if os.getppid() != order["parent"]:
-        sys.exit(1)
+    if order["dies_with_parent"]:
+        # After the change of user, which clears it. It fires when the parent's thread ends: that is the main one.
+        _checked(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
+        if os.getppid() != order["parent"]:
+            sys.exit(1)
     os.execve(order["argv"][0], order["argv"], order["environment"])
 
 

@@ -59,6 +59,14 @@ def _parse(line: str) -> Seen:
     )
 
 
+def children(pid: int) -> list[int]:
+    """The direct children of a process that has one thread."""
+    try:
+        return [int(child) for child in (PROC / str(pid) / "task" / str(pid) / "children").read_text().split()]
+    except OSError:  # gone, or a kernel without this file
+        return [seen.pid for seen in all_processes().values() if seen.parent == pid]
+
+
 def descendants(processes: dict[int, Seen], root: int) -> list[list[Seen]]:
     """The processes below `root`, generation by generation, nearest first; without `root` itself."""
     children: dict[int, list[Seen]] = {}
