@@ -12,11 +12,14 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from fleet_shared.logs import start_logging
 from fleet_worker.local_daytona.jail.jail import NoIsolation, remove_tree, survey
 from fleet_worker.local_daytona.options import Options, parse
 from fleet_worker.local_daytona.server import HOST, running
+
+PARENT_S: Final = 1.0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -66,7 +69,13 @@ async def _serve(options: Options) -> int:
         }
         sys.stdout.write(json.dumps(ready) + "\n")
         sys.stdout.flush()
-        await stopping.wait()
+        parent = os.getppid()
+        while not stopping.is_set():
+            # Looked at, not signalled: a signal would come at the end of the thread that started this process.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), PARENT_S if options.exit_with_parent else None)
+            if options.exit_with_parent and os.getppid() != parent:
+                break
     return 0
 
 

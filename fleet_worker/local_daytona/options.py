@@ -30,6 +30,7 @@ class Options:
     toolbox_url: str | None = None
     allow_unisolated: bool = False
     minute_s: float = 60.0
+    exit_with_parent: bool = False
     log_format: Literal["json", "text"] = "json"
     limits: Limits = Limits()
 
@@ -54,6 +55,7 @@ def parse(argv: list[str] | None = None) -> Options:
     parser.add_argument("--disk-mib", type=int, default=3072, help="disk of one sandbox")
     parser.add_argument("--cpus", type=int, help="processors one sandbox may run on (all)")
     parser.add_argument("--niceness", type=int, default=5, help="scheduling niceness of sandboxes")
+    parser.add_argument("--exit-with-parent", action="store_true", help="stop when the process that started it is gone")
     parser.add_argument("--log-format", choices=("json", "text"), default="json", help="form of the lines on stderr")
     given = parser.parse_args(argv)
     return Options(
@@ -63,6 +65,7 @@ def parse(argv: list[str] | None = None) -> Options:
         toolbox_url=given.toolbox.rstrip("/") if given.toolbox else None,
         allow_unisolated=given.allow_unisolated,
         minute_s=given.minute_s,
+        exit_with_parent=given.exit_with_parent,
         log_format=given.log_format,
         limits=Limits(
             memory_bytes=given.memory_mib * 1024**2,

@@ -106,7 +106,7 @@ def start_local_daytona(tmp_path: Path, *, as_user: int | None = None, **flags: 
     `allow_unisolated=True`."""
     data_dir = tmp_path / "daytona"
     command = [sys.executable, "-m", "fleet_worker.local_daytona"]
-    for name, value in {"port": 0, "data_dir": data_dir, **flags}.items():
+    for name, value in {"port": 0, "data_dir": data_dir, "exit_with_parent": True, **flags}.items():
         option = "--" + name.replace("_", "-")
         command += [option] if value is True else [] if value is False or value is None else [option, str(value)]
     log = tmp_path / "daytona.log"
