@@ -42,6 +42,12 @@ class Scope:
         self._callbacks: dict[int, Callable[[], None]] = {}
         self._next_key = 0
 
+    @classmethod
+    def lasting(cls, seconds: float) -> "Scope":
+        """A scope whose deadlines are both `seconds` from now."""
+        end = time.monotonic() + seconds
+        return cls(soft_deadline=end, hard_deadline=end)
+
     @property
     def reason(self) -> StopReason | None:
         """Why the Run stops, None while it goes on."""

@@ -18,6 +18,7 @@ from fleet_shared.domain.turn import (
     HandOver,
     Renew,
     RequestCancel,
+    RetryReason,
     TurnError,
     TurnState,
     TurnStatus,
@@ -64,7 +65,14 @@ class Ledger:
         self._nudge = nudge
 
     def claim(
-        self, turn_id: str, *, worker_id: str, lease_s: float, max_running: int, describe: DescribeStart
+        self,
+        turn_id: str,
+        *,
+        worker_id: str,
+        lease_s: float,
+        max_running: int,
+        describe: DescribeStart,
+        reason: RetryReason | None = None,
     ) -> Claimed | None:
         """Take a Turn; None when it is not free, or its owner has `max_running` Turns running already."""
 
@@ -87,7 +95,7 @@ class Ledger:
             end_runs(tx, turn_id, outcome="lost", now=now)
             run_id = new_id()
             insert_run(tx, run_id=run_id, turn_id=turn_id, attempt=state.attempt, worker_id=worker_id, now=now)
-            retried = retry_fact(row.state, state)
+            retried = retry_fact(row.state, state, reason)
             facts: list[Fact] = [*([retried] if retried else []), describe(row)]
             events = _events(facts, _envelope(turn_id, run_id, state.attempt))
             first = save_state(tx, row, state, events)
@@ -110,8 +118,8 @@ class Ledger:
 
         return self._database.run(work)
 
-    def hand_over(self, turn_id: str, *, attempt: int) -> None:
-        """Give a Turn back to the queue and nudge another worker. Raises NotHeld."""
+    def hand_over(self, turn_id: str, *, attempt: int, nudge: bool = True) -> None:
+        """Give a Turn back to the queue and, with `nudge`, wake another worker. Raises NotHeld."""
 
         def work(tx: Transaction) -> None:
             row = _locked(tx, turn_id)
@@ -121,7 +129,8 @@ class Ledger:
             save_state(tx, row, state, [])
 
         self._database.run(work)
-        self._nudge(turn_id)
+        if nudge:
+            self._nudge(turn_id)
 
     def request_cancel(self, turn_id: str) -> TurnState:
         """Ask for the Turn's end: a queued one ends now, an ended one stays as it is. The state afterwards."""

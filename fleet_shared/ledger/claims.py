@@ -33,10 +33,10 @@ class Claimed:
 DescribeStart = Callable[[TurnRow], TurnStarted]
 
 
-def retry_fact(before: TurnState, after: TurnState) -> RunRetried | None:
-    """`run.retried` for an attempt after the first, None for the first."""
+def retry_fact(before: TurnState, after: TurnState, reason: RetryReason | None = None) -> RunRetried | None:
+    """`run.retried` for an attempt after the first, None for the first; `reason` when the caller knows it."""
     if after.attempt == 1:
         return None
     lost = after.losses > before.losses
-    reason = RetryReason.WORKER_LOST if lost else RetryReason.HANDOVER
-    return RunRetried(reason=reason.value, losses=after.losses)
+    known = reason or (RetryReason.WORKER_LOST if lost else RetryReason.HANDOVER)
+    return RunRetried(reason=known.value, losses=after.losses)

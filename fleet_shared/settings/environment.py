@@ -1,7 +1,7 @@
 """Reads `FLEET_<SECTION>_<KEY>` variables; a bad value stops the start, an unknown variable is a warning."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -58,7 +58,7 @@ class LoadedSettings:
         return self.settings.with_values(chosen)
 
 
-def process_environment() -> Mapping[str, str]:
+def process_environment() -> MutableMapping[str, str]:
     """The environment of this process; entry files read it once and pass it on."""
     return os.environ  # noqa: TID251  # the one place
 

@@ -1,13 +1,15 @@
 """Attachments: rows in and out, and which Turns refer to them."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, bindparam, delete, exists, insert, select, tuple_
+from sqlalchemy import Row, and_, bindparam, delete, exists, insert, or_, select, tuple_
 
 from fleet_shared.domain.errors import NotFound
 from fleet_shared.domain.files import Attachment
+from fleet_shared.domain.turn import TurnStatus
 from fleet_shared.store.engine import Transaction
 from fleet_shared.store.tables import attachment, turn, turn_attachment
 
@@ -107,3 +109,32 @@ def _attachment(row: Row[Any]) -> Attachment:
         sha256=row.sha256,
         created_at=row.created_at,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class StagedAttachment:
+    """An Attachment a Turn can see, and the blob that holds its content."""
+
+    attachment: Attachment
+    blob_id: str
+
+
+def visible_attachments(tx: Transaction, session_id: str, *, sequence: int) -> list[StagedAttachment]:
+    """The Attachments of the Session's committed Turns before `sequence` and of that Turn, each once, in order."""
+    query = (
+        select(attachment)
+        .join(turn_attachment, turn_attachment.c.attachment_id == attachment.c.id)
+        .join(turn, turn.c.id == turn_attachment.c.turn_id)
+        .where(
+            turn.c.session_id == session_id,
+            or_(
+                turn.c.sequence == sequence,
+                and_(turn.c.sequence < sequence, turn.c.status == TurnStatus.COMPLETED.value),
+            ),
+        )
+        .order_by(turn.c.sequence, turn_attachment.c.position)
+    )
+    found: dict[str, StagedAttachment] = {}
+    for row in tx.execute(query):
+        found.setdefault(row.id, StagedAttachment(_attachment(row), row.blob_id))
+    return list(found.values())

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
-IN_FLIGHT_BYTES: Final = 512 * 1024
+IN_FLIGHT_BYTES: Final = 4 * 1024 * 1024
 """Bytes one direction of one connection may hold back before its sender is paused, as a TCP window does."""
 
 Bytes = bytes | bytearray | memoryview
@@ -89,6 +89,8 @@ class LaggedTransport(asyncio.Transport):
         self._line.on_drained = self._drained
         self._closing = False
         self._paused = False
+        self._inner_reads = True
+        self._holds_back = False
 
     def write(self, data: Bytes) -> None:
         if self._line.passes:
@@ -147,10 +149,21 @@ class LaggedTransport(asyncio.Transport):
         return self._transport.is_reading()
 
     def pause_reading(self) -> None:
+        self._inner_reads = False
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        self._transport.resume_reading()
+        self._inner_reads = True
+        if not self._holds_back:
+            self._transport.resume_reading()
+
+    def hold_back(self, held: bool) -> None:
+        """Take no more from the client while the line towards the server is full."""
+        self._holds_back = held
+        if held:
+            self._transport.pause_reading()
+        elif self._inner_reads and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self._transport.get_extra_info(name, default)
@@ -184,15 +197,14 @@ class LaggedProtocol(asyncio.Protocol):
             self._inner.data_received(data)
             return
         self._line.put(len(data), lambda: self._inner.data_received(data))
-        if self._line.held > IN_FLIGHT_BYTES and not self._held_back and self._transport is not None:
+        if self._line.held > IN_FLIGHT_BYTES and not self._held_back and self._outward is not None:
             self._held_back = True
-            self._transport.pause_reading()
+            self._outward.hold_back(True)
 
     def _drained(self) -> None:
-        if self._held_back and self._line.held < IN_FLIGHT_BYTES // 2 and self._transport is not None:
+        if self._held_back and self._line.held < IN_FLIGHT_BYTES // 2 and self._outward is not None:
             self._held_back = False
-            if not self._transport.is_closing():
-                self._transport.resume_reading()
+            self._outward.hold_back(False)
 
     def eof_received(self) -> bool | None:
         if self._line.passes:

@@ -93,9 +93,13 @@ class SandboxInterpreter:
         limits: CellLimits | None = None,
         listener: CellListener | None = None,
         scope: Scope | None = None,
+        before_submit: Callable[[], None] | None = None,
         keep: bool = False,
     ) -> None:
-        """`connect` gives the bridge and may wait; with `keep` shutdown leaves the process for a later attempt."""
+        """`connect` gives the bridge and may wait; `before_submit` may refuse a SUBMIT with a ValueError.
+
+        With `keep` shutdown leaves the process for a later attempt.
+        """
         self.tools: dict[str, Callable[..., Any]] = {}
         self.output_fields: list[dict[str, Any]] | None = None
         self._tools_registered = False
@@ -105,6 +109,7 @@ class SandboxInterpreter:
         self._limits = limits or CellLimits()
         self._listener: CellListener = listener or Silent()
         self._scope = scope
+        self._before_submit = before_submit
         self._keep = keep
         self._connected: Connected | None = None
         self._messages: queue.SimpleQueue[Any] | None = None
@@ -134,6 +139,11 @@ class SandboxInterpreter:
             return self._execute(code, variables or {})
         finally:
             self._executing.release()
+
+    def interrupt(self) -> None:
+        """Stop the running cell, from any thread; its `execute` ends with an error the model can see."""
+        if self._connected is not None:
+            self._connected.bridge.interrupt(self._lane)
 
     @with_callbacks
     def shutdown(self) -> None:
@@ -255,7 +265,7 @@ class SandboxInterpreter:
 
     def _outcome(self, done: CellDone) -> Any:
         if done.status == "submit":
-            return FinalOutput(done.submit)
+            return self._submitted(done)
         text = done.text[:-1] if done.text.endswith("\n") else done.text
         if done.status == "ok":
             return text
@@ -270,6 +280,16 @@ class SandboxInterpreter:
             "\nThe namespace is lost: a new interpreter was started, define again what you need." if done.lost else ""
         )
         raise CodeExecutionError(f"{before}{told}{trace}{lost}")
+
+    def _submitted(self, done: CellDone) -> FinalOutput:
+        if self._before_submit is not None:
+            try:
+                self._before_submit()
+            except ValueError as error:
+                raise CodeExecutionError(f"SUBMIT was refused: {error}") from error
+            except SandboxLost as error:
+                raise CodeInterpreterError(error.detail) from error
+        return FinalOutput(done.submit)
 
     def _bind(self, variables: dict[str, Any], incoming: str) -> tuple[dict[str, Any], dict[str, bytes | str]]:
         bound: dict[str, Any] = {}
