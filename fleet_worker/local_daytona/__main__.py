@@ -81,7 +81,10 @@ async def _serve(options: Options) -> int:
 
 def _api_key(options: Options) -> str:
     if options.api_key_file is not None:
-        return options.api_key_file.read_text().strip()
+        key = options.api_key_file.read_text().strip()
+        if not key:
+            raise OSError(f"{options.api_key_file} holds no key")
+        return key
     # The starter's key. This program stands alone: it reads no other setting.
     given = os.environ.get("DAYTONA_API_KEY", "")  # noqa: TID251
     return given or secrets.token_urlsafe(32)

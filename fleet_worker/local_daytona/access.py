@@ -61,15 +61,18 @@ class AccessLog:
         self.entries.clear()
 
     def describe(self) -> dict[str, Any]:
-        """All entries and their sums, as JSON values. The SDK's event channel, which is optional, is listed but
-        not counted."""
+        """All entries and their sums, as JSON values.
+
+        The SDK's attempts at its event channel, which it does without, are told apart and not counted.
+        """
         counted = [entry for entry in self.entries if entry.operation != "events"]
         return {
-            "requests": [asdict(entry) for entry in self.entries],
+            "requests": [asdict(entry) for entry in counted],
             "count": len(counted),
             "by_operation": dict(Counter(entry.operation for entry in counted)),
             "bytes_in": sum(entry.bytes_in for entry in counted),
             "bytes_out": sum(entry.bytes_out for entry in counted),
+            "event_channel_attempts": len(self.entries) - len(counted),
         }
 
 

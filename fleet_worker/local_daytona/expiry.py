@@ -25,7 +25,7 @@ def due(sandbox: Sandbox, now: datetime, *, minute_s: float) -> Due | None:
         if sandbox.jail is not None and sandbox.jail.gone.is_set():
             return "died"
         idle = (now - sandbox.active).total_seconds()
-        return "stop" if 0 < sandbox.autostop * minute_s <= idle and not sandbox.open_sockets else None
+        return "stop" if 0 < sandbox.autostop * minute_s <= idle and not sandbox.sockets else None
     if sandbox.state in ("stopped", "archived") and sandbox.stopped is not None:
         still = (now - sandbox.stopped).total_seconds()
         if sandbox.autodelete >= 0 and still >= sandbox.autodelete * minute_s:

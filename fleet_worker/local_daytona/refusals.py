@@ -108,7 +108,7 @@ async def answer_refusals(request: web.Request, handler: Any) -> web.StreamRespo
         return answer_daemon_refusal(request, from_agent(error))
     except (AgentGone, TimeoutError):
         return bad_gateway()
-    except ValueError as error:  # a body or a query that is no JSON, no number, no text
+    except (ValueError, KeyError) as error:  # a body or a query that is no JSON, no number, or lacks a part
         if request.path.startswith("/toolbox/"):
             return answer_daemon_refusal(request, DaemonRefusal(400, str(error), code="INVALID_REQUEST_BODY"))
         return answer_refusal(request, Refusal(400, f"Bad Request: {error}"))

@@ -1,6 +1,7 @@
 """One sandbox as the control plane knows it: its row, its clock, and the parts of it that run."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -48,7 +49,8 @@ class Sandbox:
     active: datetime = field(default_factory=lambda: datetime.now(UTC))
     stopped: datetime | None = None
     preview_token: str = ""
-    open_sockets: int = 0
+    sockets: set[Callable[[], None]] = field(default_factory=set)
+    """For each open WebSocket what cuts it."""
     terminals: dict[str, Terminal] = field(default_factory=dict)
     sessions: dict[str, Session] = field(default_factory=dict)
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -61,6 +63,11 @@ class Sandbox:
     def touch(self) -> None:
         """Note activity: the idle clock starts anew."""
         self.active = datetime.now(UTC)
+
+    def cut_sockets(self) -> None:
+        """Lose every WebSocket, as when the machine behind them is gone."""
+        for cut in list(self.sockets):
+            cut()
 
     def change(self, state: State, *, desired: str | None = None) -> None:
         """Enter a state."""

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import secrets
-import shutil
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -12,7 +11,7 @@ from typing import Any, Final
 
 from fleet_worker.local_daytona.faults import Faults, quota_refusal
 from fleet_worker.local_daytona.jail.channel import AgentGone
-from fleet_worker.local_daytona.jail.jail import Ground, Jail
+from fleet_worker.local_daytona.jail.jail import Ground, Jail, remove_tree
 from fleet_worker.local_daytona.options import Options
 from fleet_worker.local_daytona.refusals import Refusal
 from fleet_worker.local_daytona.sandbox import LANGUAGES, PASSING, Sandbox, State
@@ -35,7 +34,7 @@ class Sandboxes:
         self._destroyed: list[tuple[datetime, dict[str, Any]]] = []
         self._started_jails = 0
         self.base_url = ""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_tree(self._folder)
         self._folder.mkdir(mode=0o700)
 
     def __iter__(self) -> Iterator[Sandbox]:
@@ -190,7 +189,7 @@ class Sandboxes:
     async def close(self) -> None:
         """Remove every sandbox."""
         await asyncio.gather(*(self.destroy(row) for row in self), return_exceptions=True)
-        await asyncio.to_thread(shutil.rmtree, self._folder, True)
+        await asyncio.to_thread(remove_tree, self._folder)
 
     @property
     def folder(self) -> Path:
@@ -199,6 +198,7 @@ class Sandboxes:
 
 
 def _forget_running(sandbox: Sandbox) -> None:
+    sandbox.cut_sockets()
     sandbox.terminals.clear()
     for session in sandbox.sessions.values():
         session.abandon()

@@ -32,9 +32,12 @@ BUSY_S: Final = 0.25
 NEAR_LIMIT_S: Final = 0.05
 DISK_S: Final = 1.0
 DISK_QUIET_S: Final = 10.0
+ANSWER_S: Final = 2.0
 NEAR: Final = 0.5
 DISK_SLACK: Final = 1024**3
 """This far above its limit a sandbox is stopped: killing came too late, or it is filled from outside."""
+DISK_SHARE: Final = 20
+"""The disk is measured at most for one part in so many of the time, however many files there are."""
 BURST: Final = 0.1
 """Written since the last look at the disk, as a part of the limit, this is reason to look again."""
 ROUNDS_UNTIL_STOP: Final = 200
@@ -48,6 +51,7 @@ class Watch:
     ticks: int = 0
     disk_ticks: int = -1
     disk_at: float = 0.0
+    disk_took: float = 0.0
     disk: int = 0
     disk_grew: bool = False
     memory_files: int = 0
@@ -79,8 +83,9 @@ class Watchdog:
             if running:
                 processes = await asyncio.to_thread(usage.all_processes)
                 for sandbox, jail, pid in running:
-                    if pid is not None:
-                        pause = min(pause, await self._look(sandbox, jail, pid, processes))
+                    with contextlib.suppress(OSError):  # its files are gone: deleted since the loop began
+                        if pid is not None:
+                            pause = min(pause, await self._look(sandbox, jail, pid, processes))
             known = {row.id for row in self._sandboxes}
             self._watches = {number: watch for number, watch in self._watches.items() if number in known}
             await asyncio.sleep(pause)
@@ -131,16 +136,19 @@ class Watchdog:
         moved = watch.ticks != watch.disk_ticks
         written = sum(usage.written_bytes(seen.pid) for seen in mine) if moved else watch.written_in_all
         burst = abs(written - watch.written_in_all) > self._limits.disk_bytes * BURST
-        if not burst and now - watch.disk_at < (BUSY_S if near and moved else DISK_S if moved else DISK_QUIET_S):
+        pause = 0.0 if burst else BUSY_S if near and moved else DISK_S if moved else DISK_QUIET_S
+        if now - watch.disk_at < max(pause, DISK_SHARE * watch.disk_took):
             watch.disk_grew = False
             return
         watch.disk_at, watch.disk_ticks, watch.written_in_all = now, watch.ticks, written
         tree, nameless, memory_files = await asyncio.to_thread(_disk_use, jail, [seen.pid for seen in mine])
+        watch.disk_took = asyncio.get_running_loop().time() - now
         watch.disk_grew = tree + nameless > watch.disk
         watch.disk = tree + nameless
         watch.memory_files = memory_files
         with contextlib.suppress(AgentGone, AgentRefused, TimeoutError):
-            watch.memory_files += int((await jail.channel.request("segments")).fields["bytes"])
+            async with asyncio.timeout(ANSWER_S):
+                watch.memory_files += int((await jail.channel.request("segments")).fields["bytes"])
 
     def _kill(self, sandbox: Sandbox, mine: list[Seen], watch: Watch, broken: Limit) -> None:
         written = {seen.pid: usage.written_bytes(seen.pid) for seen in mine} if broken == "disk" else {}

@@ -138,6 +138,10 @@ def test_a_link_leads_the_file_api_nowhere_but_into_the_sandbox(server: LocalDay
         sandbox.fs.download_file("pipe")
     with pytest.raises(DaytonaError):
         sandbox.fs.upload_file(b"x", "leak")
+    for name in ("nul\0byte", "\ud800", "x" * 5000, ""):
+        with pytest.raises(Exception):  # noqa: B017 - the SDK itself chokes on some
+            sandbox.fs.download_file(name)
+    assert sandbox.process.exec("echo alive").result == "alive\n"
     assert secret.read_text() == "host secret"
 
 
@@ -277,6 +281,7 @@ def test_a_filler_of_disk_or_memory_files_is_stopped(server: LocalDaytona, sandb
 def test_delete_leaves_no_process_and_no_file(server: LocalDaytona, client: Daytona) -> None:
     made = new(client)
     made.process.exec("nohup setsid sleep 99999 >/dev/null 2>&1 & mkdir -p a/b; touch a/b/c; chmod 000 a/b a")
+    python(made, "import os\nfor _ in range(3000): os.mkdir('d' * 9); os.chdir('d' * 9)")
     made.process.create_session("s")
     pids = below(int(str(status(server, made)["pid"])))
     assert len(pids) >= 4

@@ -59,7 +59,8 @@ class LocalDaytona:
         return self.admin("POST", "/fleet/happen", {"event": event, "sandbox": sandbox, **more})
 
     def requests(self) -> dict[str, Any]:
-        """The access log: `requests`, `count`, `by_operation`, `bytes_in`, `bytes_out`."""
+        """The access log: `requests`, `count`, `by_operation`, `bytes_in`, `bytes_out`,
+        `event_channel_attempts` (not counted)."""
         return self.admin("GET", "/fleet/requests")
 
     def reset_requests(self) -> None:

@@ -49,36 +49,41 @@ class Agent:
                 self._send({"event": "exit", "pid": pid, "code": code})
 
     def _answer(self, request: dict[str, Any], fds: list[int]) -> None:
-        number = request["id"]
         try:
-            if request["op"] in SLOW and os.fork() == 0:
+            if request["op"] not in SLOW:
+                reply, out = self._reply(request, fds)
+                self._send(reply, out)
+                for fd in out:
+                    os.close(fd)
+            elif os.fork() == 0:
                 self._answer_and_exit(request)
-            if request["op"] in SLOW:
-                return
-            result, out = self._do(request, fds)
-            self._send({"id": number, **result}, out)
-            for fd in out:
-                os.close(fd)
-        except OSError as error:
-            refused = files.refusal(error)
-            self._send({"id": number, "error": refused.code, "message": str(refused)})
-        except files.Refused as error:
-            self._send({"id": number, "error": error.code, "message": str(error)})
+        except OSError as error:  # no process for a slow request
+            self._send({"id": request["id"], "error": "invalid", "message": str(error)})
         finally:
             for fd in fds:
                 os.close(fd)
 
     def _answer_and_exit(self, request: dict[str, Any]) -> NoReturn:
+        reply = {"id": request["id"], "error": "invalid", "message": "the operation failed"}
+        try:
+            reply, _ = self._reply(request, [])
+        finally:
+            self._send(reply)
+            os._exit(0)
+
+    def _reply(self, request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], tuple[int, ...]]:
+        """What to answer, refusals included, and the descriptors to send with it."""
         number = request["id"]
         try:
-            self._send({"id": number, **SLOW[request["op"]](request)})
+            result, out = self._do(request, fds)
         except OSError as error:
             refused = files.refusal(error)
-            self._send({"id": number, "error": refused.code, "message": str(refused)})
+            return {"id": number, "error": refused.code, "message": str(refused)}, ()
         except files.Refused as error:
-            self._send({"id": number, "error": error.code, "message": str(error)})
-        finally:
-            os._exit(0)
+            return {"id": number, "error": error.code, "message": str(error)}, ()
+        except ValueError as error:  # a name that no file can have
+            return {"id": number, "error": "invalid", "message": str(error)}, ()
+        return {"id": number, **result}, out
 
     def _do(self, request: dict[str, Any], fds: list[int]) -> tuple[dict[str, Any], tuple[int, ...]]:
         op = request["op"]
@@ -105,12 +110,9 @@ class Agent:
             return {}, (files.open_append(request["path"]),)
         if op == "open_fifo":
             return {}, (files.open_fifo(request["path"]),)
-        if op == "connect":
-            connection = socket.create_connection(("127.0.0.1", request["port"]), timeout=5)
-            connection.setblocking(False)
-            return {}, (connection.detach(),)
-        if op in QUICK:
-            return QUICK[op](request), ()
+        done = QUICK.get(op) or SLOW.get(op)
+        if done is not None:
+            return done(request), ()
         raise files.Refused("invalid", f"unknown operation: {op}")
 
     def _send(self, message: dict[str, Any], fds: tuple[int, ...] = ()) -> None:

@@ -43,8 +43,8 @@ def candidates() -> list[Interpreter]:
         # An interpreter that looks for its shared library where it was installed finds it there, too.
         library = prefix / "lib"
         found.append(Interpreter((at_fixed_place, (library, str(library))), inside, path, sys.version))
-    if prefix == Path("/usr"):
-        found.append(Interpreter((), str(program), SYSTEM_PATH, sys.version))
+    if prefix.is_relative_to("/usr"):
+        found.append(Interpreter((), str(program), f"{program.parent}:{SYSTEM_PATH}", sys.version))
     system = shutil.which("python3", path="/usr/bin:/usr/local/bin:/bin")
     if system:
         found.append(Interpreter((), system, SYSTEM_PATH, None))

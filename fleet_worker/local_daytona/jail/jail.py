@@ -218,16 +218,13 @@ class Jail:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder whose content may have taken every permission from itself."""
+    """Remove a folder whatever is in it: deeper than paths are long, or without any permission.
 
-    def reopen(_function: object, name: str, _error: object) -> None:
-        path = Path(name)
-        with contextlib.suppress(OSError):
-            path.parent.chmod(0o700)
-            if not path.is_symlink():
-                path.chmod(0o700)
-
-    for _ in range(50):
-        shutil.rmtree(folder, onerror=reopen)
+    Raises `OSError` when something is left.
+    """
+    for command in (["/bin/rm", "-rf"], ["/bin/chmod", "-R", "u+rwX"], ["/bin/rm", "-rf"]):
         if not os.path.lexists(folder):
             return
+        subprocess.run([*command, "--", folder], stdin=subprocess.DEVNULL, capture_output=True, check=False, env={})
+    if os.path.lexists(folder):
+        raise OSError(f"cannot remove {folder}")

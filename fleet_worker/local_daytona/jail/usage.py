@@ -7,6 +7,7 @@ exact proportional sizes are read only when the cheap sum is too high.
 import contextlib
 import os
 import stat
+import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,9 @@ from typing import Final
 
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 PROC: Final = Path("/proc")
+DU_S: Final = 30
+ENTRY_BYTES: Final = 1024
+"""What an entry of a folder costs beside its content, so that empty files are not free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,21 +133,20 @@ def nameless_bytes(pids: Iterable[int], disk: int) -> tuple[int, int]:
 
 
 def tree_bytes(folder: Path) -> int:
-    """Disk space of everything below a folder on its device. Follows no link; may take seconds for a hundred
-    thousand files."""
-    total = 0
-    waiting = [os.fspath(folder)]
-    seen_links: set[int] = set()
-    while waiting:
-        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                with contextlib.suppress(OSError):
-                    found = entry.stat(follow_symlinks=False)
-                    if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
-                        if found.st_ino in seen_links:
-                            continue
-                        seen_links.add(found.st_ino)
-                    total += found.st_blocks * 512
-                    if stat.S_ISDIR(found.st_mode):
-                        waiting.append(entry.path)
-    return total
+    """Disk space of everything below a folder, on its device, with a price for each entry.
+
+    Measured by a program of its own: a hostile tree may be deeper than paths are long, and a walk here would hold
+    up the server.
+    Zero when it cannot be measured; may take seconds for a hundred thousand files.
+    """
+    kilobytes, entries = _du("-k", folder), _du("--inodes", folder)
+    return kilobytes * 1024 + entries * ENTRY_BYTES
+
+
+def _du(unit: str, folder: Path) -> int:
+    command = ["/usr/bin/du", "-sx", unit, "--", str(folder)]
+    try:
+        told = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=DU_S, check=False, env={})
+        return int(told.stdout.split()[0])
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
+        return 0

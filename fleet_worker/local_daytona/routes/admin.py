@@ -59,7 +59,7 @@ class AdminRoutes:
                 "pid": sandbox.jail.pid if sandbox.jail else None,
                 "terminals": sorted(sandbox.terminals),
                 "sessions": sorted(sandbox.sessions),
-                "sockets": sandbox.open_sockets,
+                "sockets": len(sandbox.sockets),
                 "killed": self._watchdog.kills(sandbox.id),
             }
             for sandbox in self._sandboxes
@@ -115,9 +115,11 @@ class AdminRoutes:
                 sandbox.error_reason = "the runner reported an error"
             case "lose_runner":
                 sandbox.runner_lost = True
+                sandbox.cut_sockets()
             case "find_runner":
                 sandbox.runner_lost = False
             case "kill_agent" if sandbox.jail is not None:
+                sandbox.cut_sockets()
                 await sandbox.jail.stop()
             case _:
                 raise ValueError(f"unknown event: {event}")

@@ -163,7 +163,7 @@ class ControlPlane:
         return web.json_response({"url": self._sandboxes.toolbox_url})
 
     async def preview(self, request: web.Request) -> web.Response:
-        """A loopback address of a port of the sandbox: the toolbox' own port proxy."""
+        """A loopback address that names a port. Nothing answers there: these sandboxes have no network."""
         sandbox = self._found(request)
         port = int(request.match_info["port"])
         if not 1 <= port <= 65535:

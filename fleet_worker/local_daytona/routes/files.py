@@ -53,6 +53,8 @@ class FileRoutes:
         paths: dict[str, str] = {}
         files: list[dict[str, object]] = []
         errors: list[str] = []
+        if request.content_type != "multipart/form-data":
+            raise DaemonRefusal(400, "multipart/form-data expected", code="INVALID_REQUEST_BODY")
         reader = await request.multipart()
         while (part := await reader.next()) is not None:
             name = getattr(part, "name", None) or ""

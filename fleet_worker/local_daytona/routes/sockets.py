@@ -72,7 +72,7 @@ class Sockets:
         cutting = None if life is None else asyncio.get_running_loop().call_later(life, socket.cut)
         self._open.add(socket)
         if sandbox is not None:
-            sandbox.open_sockets += 1
+            sandbox.sockets.add(socket.cut)
         try:
             with contextlib.suppress(ConnectionError):
                 yield socket
@@ -81,7 +81,7 @@ class Sockets:
             if cutting is not None:
                 cutting.cancel()
             if sandbox is not None:
-                sandbox.open_sockets -= 1
+                sandbox.sockets.discard(socket.cut)
                 sandbox.touch()
 
     def cut_all(self) -> int:

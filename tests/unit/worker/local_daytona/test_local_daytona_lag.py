@@ -80,7 +80,7 @@ def test_bytes_keep_their_order_when_the_latency_changes_under_way() -> None:
 def test_a_full_line_pauses_its_writer_and_loses_nothing() -> None:
     async def story() -> None:
         link = Link()
-        link.latency_s = 0.1
+        link.latency_s = 0.2
         async with echo(link) as (reader, writer, made):
             size = 8 * IN_FLIGHT_BYTES
             writer.write(b"y" * size)

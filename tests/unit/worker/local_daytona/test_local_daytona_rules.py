@@ -57,7 +57,7 @@ def row(**more: Any) -> Sandbox:
     [
         ({}, 14.9, None),
         ({}, 15.1, "stop"),
-        ({"open_sockets": 1}, 99, None),
+        ({"sockets": {print}}, 99, None),
         ({"autostop": 0}, 9999, None),
         ({"ttl": 5}, 5.1, "destroy"),
         ({"state": "stopped", "stopped": NOW}, 99, None),
