@@ -4,7 +4,7 @@ from typing import Final
 
 import redis
 from redis.backoff import ExponentialBackoff
-from redis.client import PubSub
+from redis.client import PubSub as PubSub
 from redis.exceptions import RedisError
 from redis.retry import Retry
 

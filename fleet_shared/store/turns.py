@@ -376,3 +376,8 @@ def next_waiting(tx: Transaction, owner_id: str) -> str | None:
     query = select(turn.c.id).where(turn.c.owner_id == owner_id, turn.c.status == TurnStatus.QUEUED.value)
     found: str | None = tx.execute(query.order_by(turn.c.created_at).limit(1)).scalar_one_or_none()
     return found
+
+
+def events_are_expired(tx: Transaction, turn_id: str) -> bool:
+    """Whether the Turn's events are past their retention."""
+    return bool(tx.execute(select(turn.c.events_expired).where(turn.c.id == turn_id)).scalar_one())
