@@ -25,6 +25,7 @@ PARENT_S: Final = 1.0
 def main(argv: list[str] | None = None) -> int:
     """Run the server; 0 when it was told to stop, 1 when it cannot start."""
     options = parse(argv)
+    os.umask(0o022)  # sandboxes run as other users and must be able to read what is made for them
     start_logging(form=options.log_format, level="INFO")
     try:
         with _data_folder(options.data_dir):
@@ -43,7 +44,7 @@ def _data_folder(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise OSError(f"another server uses {folder}") from error
-        for name in ("etc", "probe", "sandboxes"):
+        for name in ("agent", "etc", "probe", "sandboxes"):
             remove_tree(folder / name)
         yield
 

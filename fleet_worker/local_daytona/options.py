@@ -59,7 +59,7 @@ def parse(argv: list[str] | None = None) -> Options:
     parser.add_argument("--log-format", choices=("json", "text"), default="json", help="form of the lines on stderr")
     given = parser.parse_args(argv)
     return Options(
-        data_dir=given.data_dir,
+        data_dir=given.data_dir.resolve(),
         port=given.port,
         api_key_file=given.api_key_file,
         toolbox_url=given.toolbox.rstrip("/") if given.toolbox else None,

@@ -42,6 +42,7 @@ class Ground:
     bubblewrap: str
     extra: tuple[str, ...]
     etc: Path
+    agent: Path
     interpreter: Interpreter
     limits: Limits
 
@@ -50,13 +51,15 @@ def survey(data_dir: Path, limits: Limits, *, allow_unisolated: bool) -> Ground:
     """Find bubblewrap and a Python that works inside it. Raises `NoIsolation`."""
     etc = data_dir / "etc"
     view.make_etc(etc)
+    agent = data_dir / "agent"
+    view.make_agent(AGENT, agent)
     bubblewrap = shutil.which("bwrap")
     reason = "it is not installed"
     if bubblewrap:
         # Older versions cannot forbid further user namespaces; everything else holds without that, too.
         for extra in (("--disable-userns",), ()):
             for interpreter in candidates():
-                ground = Ground("bubblewrap", bubblewrap, extra, etc, interpreter, limits)
+                ground = Ground("bubblewrap", bubblewrap, extra, etc, agent, interpreter, limits)
                 reason = _failure(ground, data_dir / "probe") or ""
                 if not reason:
                     return ground
@@ -65,16 +68,16 @@ def survey(data_dir: Path, limits: Limits, *, allow_unisolated: bool) -> Ground:
             f"bubblewrap (bwrap) does not isolate sandboxes here: {reason}; install it or pass --allow-unisolated"
         )
     path = f"{Path(sys.executable).parent}:{SYSTEM_PATH}"
-    return Ground("none", "", (), etc, Interpreter((), sys.executable, path, None), limits)
+    return Ground("none", "", (), etc, agent, Interpreter((), sys.executable, path, None), limits)
 
 
 def _failure(ground: Ground, folder: Path) -> str | None:
     uid = FIRST_UID if os.geteuid() == 0 else None
     try:
         _make_folders(ground, folder, uid)
-        return failure(
-            _command(ground, folder, [ground.interpreter.program, "-I", "-c", ground.interpreter.proof()], uid)
-        )
+        enter = f"sys.path.insert(0, {str(Path(view.AGENT_AT).parent)!r}); import agent.agent"
+        program = [ground.interpreter.program, "-I", "-c", f"{ground.interpreter.proof()}; {enter}"]
+        return failure(_command(ground, folder, program, uid))
     finally:
         remove_tree(folder)
 
@@ -92,7 +95,7 @@ def _command(ground: Ground, folder: Path, program: list[str], uid: int | None) 
     environment = {"PATH": ground.interpreter.path, "LANG": "C.UTF-8"}
     sources: list[str] = []
     if ground.isolation == "bubblewrap":
-        visible = view.shares(root=folder / "root", etc=ground.etc, agent=AGENT, python=ground.interpreter.seen)
+        visible = view.shares(root=folder / "root", etc=ground.etc, agent=ground.agent, python=ground.interpreter.seen)
         shared_memory = folder / "shm"
         if uid is not None:
             sources = [str(share.source) for share in visible] + [str(shared_memory)]
@@ -184,9 +187,8 @@ class Jail:
         limits = self.ground.limits
         # An unisolated user's limit would count the processes of the whole machine.
         tasks = limits.processes if isolated else None
-        where = str(Path(view.AGENT_AT).parent) if isolated else str(AGENT.parent)
-        package = "agent" if isolated else "inside"
-        enter = f"import sys; sys.path.insert(0, {where!r}); from {package}.agent import main; "
+        where = str(Path(view.AGENT_AT).parent) if isolated else str(self.ground.agent.parent)
+        enter = f"import sys; sys.path.insert(0, {where!r}); from agent.agent import main; "
         enter += f"main({control}, {tasks}, {limits.disk_bytes}, {limits.memory_bytes * DATA_FACTOR})"
         if not isolated:
             enter = f"import os; os.chdir({self.home!r}); {enter}"

@@ -1,7 +1,9 @@
 """What a sandbox sees: the folders of the machine it shares (read-only), its own root, and the bubblewrap
 arguments for both."""
 
+import compileall
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +70,16 @@ def make_etc(folder: Path) -> None:
         elif source.exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).touch()
+
+
+def make_agent(source: Path, folder: Path) -> None:
+    """Copy the agent to where sandboxes get it from: readable for every user, however this package was installed,
+    and compiled."""
+    folder.mkdir(mode=0o755)
+    for file in source.glob("*.py"):
+        shutil.copy(file, folder / file.name)
+        (folder / file.name).chmod(0o644)
+    compileall.compile_dir(folder, quiet=2)
 
 
 def make_root(folder: Path, *, owner: int | None, places: tuple[str, ...]) -> None:
