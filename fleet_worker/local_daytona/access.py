@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-ENTRIES_LIMIT: Final = 100_000
+ENTRIES_LIMIT: Final = 50_000
 
 
 @dataclass(slots=True)
@@ -38,6 +38,7 @@ class AccessLog:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
+        self.dropped = 0
         self._count = 0
 
     def add(self, request: web.Request) -> Entry:
@@ -54,11 +55,14 @@ class AccessLog:
         )
         if len(self.entries) < ENTRIES_LIMIT:
             self.entries.append(entry)
+        else:
+            self.dropped += 1
         return entry
 
     def reset(self) -> None:
         """Forget everything so far."""
         self.entries.clear()
+        self.dropped = 0
 
     def describe(self) -> dict[str, Any]:
         """All entries and their sums, as JSON values.
@@ -72,6 +76,7 @@ class AccessLog:
             "by_operation": dict(Counter(entry.operation for entry in counted)),
             "bytes_in": sum(entry.bytes_in for entry in counted),
             "bytes_out": sum(entry.bytes_out for entry in counted),
+            "dropped": self.dropped,
             "event_channel_attempts": len(self.entries) - len(counted),
         }
 
