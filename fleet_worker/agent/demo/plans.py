@@ -1,57 +1,112 @@
-"""What the demo model does about a question: reasoning and Python, chosen by rules."""
+"""Which rule answers a question. The order matters: the more special a rule, the earlier it is asked."""
 
 import re
-from dataclasses import dataclass
+from collections import Counter
 from typing import Final
 
-from fleet_worker.agent.demo.reading import Reading
-
-MARK: Final = "\n\n— demo model (rules, no language model)"
-_COUNT: Final = re.compile(
-    r"how (?:many times|often) (?:does|do|is|are) (?:the )?(?:word |term |phrase )?[\"“'`]?([\w' -]+?)[\"”'`]? ", re.I
+from fleet_worker.agent.demo.calculations import calculation_plan
+from fleet_worker.agent.demo.phrases import targets
+from fleet_worker.agent.demo.plan import MARK, Plan, say, submit
+from fleet_worker.agent.demo.reading import File, Reading
+from fleet_worker.agent.demo.tables import table_plan
+from fleet_worker.agent.demo.talk import (
+    NOT_UNDERSTOOD,
+    compare_plan,
+    files_plan,
+    help_plan,
+    history_plan,
+    report_plan,
+    summary_plan,
 )
+from fleet_worker.agent.demo.texts import text_plan
 
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """One action."""
-
-    reasoning: str
-    code: str
+EXTRACT_MARK: Final = "[demo model, extract by word frequency] "
+_NO_FILE: Final = "No file is attached: attach one with `/attach PATH` (or `-a FILE`), then ask again."
 
 
 def action(reading: Reading) -> Plan:
-    """The next action for a question."""
-    match = _COUNT.search(reading.question)
-    if match:
-        return _count(match.group(1).strip(), reading.iteration or 1)
-    text = "The demo model follows rules and did not understand this question. Set FLEET_MODEL for a real model."
-    return Plan("No rule fits the question.", f"SUBMIT({text + MARK!r})")
-
-
-def _count(word: str, iteration: int) -> Plan:
-    if iteration == 1:
-        code = (
-            f"import re\nword = {word!r}\npattern = re.compile(r'\\b' + re.escape(word) + r'\\b', re.I)\ncounts = {{}}\n"
-            "for file in files:\n    with open(file['path'], encoding='utf-8', errors='replace') as source:\n"
-            "        counts[file['name']] = sum(len(pattern.findall(line)) for line in source)\n"
-            "    print(file['name'], counts[file['name']])"
+    """The next action for a question; an honest word when no rule fits or the last cell failed."""
+    if reading.failed and len(reading.outputs) >= 2:
+        return submit(
+            "'My rules fit this question, but the computation failed, so I have no result.'", "The computation failed."
         )
-        return Plan(f"Count “{word}” as a whole word, in any case, line by line.", code)
-    code = (
-        "total = sum(counts.values())\n"
-        "answer = f'The word “{word}” appears **{total}** times (whole word, any case) in ' + ', '.join(counts) + '.'\n"
-        f"SUBMIT(answer + {MARK!r})"
+    question = _in_context(reading)
+    files = _same_file(question) or targets(question.question, question.files)
+    plan = (
+        help_plan(question)
+        or history_plan(question)
+        or compare_plan(question, files)
+        or report_plan(question, files)
+        or summary_plan(question, files)
+        or files_plan(question, files)
     )
-    return Plan("The counts are there: answer with how they were made.", code)
+    if plan is None and not files:
+        plan = calculation_plan(question)
+        if plan is None and _wants_file(question.question):
+            return say(_NO_FILE, "The question is about a file, and there is none.")
+    elif plan is None:
+        plan = table_plan(question, files)
+        if plan is None and not _wants_file(question.question):
+            plan = calculation_plan(question)
+        plan = plan or text_plan(question, files) or calculation_plan(question)
+    return plan or say(NOT_UNDERSTOOD, "No rule fits the question.")
 
 
 def summary(prompt: str) -> str:
-    """An extract of a text, for llm_query."""
-    sentences = re.split(r"(?<=[.!?])\s+", prompt)
-    return "[demo model, extract] " + max(sentences, key=len)[:300]
+    """An extract of a text: its most central sentences by the frequency of their words, in their order."""
+    body = prompt.partition("\n\n")[2] or prompt
+    sentences = [" ".join(item.split()) for item in re.split(r"(?<=[.!?])\s+|\n\s*\n", body)]
+    sentences = [item for item in sentences if 20 <= len(item) <= 600] or [" ".join(body.split())[:300]]
+    counts = Counter(word for word in re.findall(r"[^\W\d_]{4,}", body.lower()))
+
+    def weight(sentence: str) -> float:
+        words = re.findall(r"[^\W\d_]{4,}", sentence.lower())
+        return sum(counts[word] for word in words) / (len(words) + 3)
+
+    best = sorted(sorted(range(len(sentences)), key=lambda i: -weight(sentences[i]))[:2])
+    return EXTRACT_MARK + " ".join(sentences[i] for i in best)
 
 
 def unanswered(reading: Reading) -> str:
     """The last answer when nothing was submitted."""
     return "The demo model found no answer within its iterations." + MARK
+
+
+def _wants_file(question: str) -> bool:
+    return bool(
+        re.search(
+            r"\b(?:file|document|text|attach\w*|csv|table|lines?|words?|column|rows?|appears?|occurs?|mention\w*|it)\b",
+            question.lower(),
+        )
+    )
+
+
+def _same_file(reading: Reading) -> list[File]:
+    """The file that was talked about last, when the question refers back to it."""
+    low = reading.question.lower()
+    refers = re.search(r"\b(?:same|that|previous) (?:file|document|text|table)\b|\bit\b", low)
+    if not refers or len(reading.files) < 2 or any(file.name.lower() in low for file in reading.files):
+        return []
+    last = max(reading.files, key=lambda file: reading.recent.rfind(file.name))
+    return [last] if last.name in reading.recent else []
+
+
+def _in_context(reading: Reading) -> Reading:
+    """A short follow-up such as “and ‘license’?” put back into the question it follows."""
+    question = reading.question.strip()
+    match = re.match(
+        r"(?:and|what about|how about|now|also|same for)\b[\s,:]*(?:for |the word |with )?(.{1,60}?)\??$",
+        question,
+        re.I,
+    )
+    previous = re.findall(r"^Q: (.+)$", reading.recent, re.MULTILINE)
+    if not match or not previous or re.search(r"\bhow many\b|\bwhat is\b|\bwhich\b", question, re.I):
+        return reading
+    term, last = match.group(1).strip("\"'“”` "), previous[-1]
+    old = re.search(r"[\"“'‘`]([^\"”'’`]+)[\"”'’`]", last)
+    if old is None:
+        old = re.search(r"\b(?:word|term|phrase) (\w+)", last)
+    if old is None:
+        return reading
+    merged = last[: old.start(1)] + term + last[old.end(1) :]
+    return Reading(merged, reading.recent, reading.files, reading.iteration, reading.outputs, reading.wanted)
