@@ -188,7 +188,7 @@ def _client(
     yield Client(server.url, server.token), "fleet-term"
 
 
-def _connect(chosen: argparse.Namespace) -> LocalConnection:
+def _connect(chosen: argparse.Namespace, *, keep: bool = False) -> LocalConnection:
     def on_progress(progress: Progress) -> None:
         if progress.done:
             sys.stderr.write(f"· {progress.text} ({progress.elapsed_ms} ms)\n")
@@ -196,7 +196,7 @@ def _connect(chosen: argparse.Namespace) -> LocalConnection:
 
     connection = connect(
         _data_dir(chosen),
-        keep=getattr(chosen, "keep", False),
+        keep=keep or getattr(chosen, "keep", False),
         allow_unisolated=getattr(chosen, "allow_unisolated", False),
         on_progress=on_progress,
     )

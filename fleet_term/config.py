@@ -1,4 +1,4 @@
-"""What the client reads from its environment: variables and the user's folders. The only reader of `os.environ` here."""
+"""What the client reads from its environment: variables and folders. The only reader of `os.environ` here."""
 
 import os
 from collections.abc import Mapping

@@ -35,7 +35,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """Ask the supervisor to drain and end, whoever is connected. Answered by `Draining`; the end is the end of the file."""
+    """Ask the supervisor to drain and end, whoever is connected. Answered by `Draining`, then by the end of file."""
 
     protocol: int = PROTOCOL
 
@@ -131,8 +131,7 @@ class Report:
 Message = Hello | Ask | Stop | Progress | Ready | Failed | Refused | Told | Draining | Report
 
 _KINDS: Final[dict[str, type[Message]]] = {
-    kind.__name__.lower(): kind
-    for kind in (Hello, Ask, Stop, Progress, Ready, Failed, Refused, Told, Draining, Report)
+    kind.__name__.lower(): kind for kind in (Hello, Ask, Stop, Progress, Ready, Failed, Refused, Told, Draining, Report)
 }
 
 
