@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from harness import Conversation, values
+from tests.unit.worker.agent.demo.harness import Conversation, values
 
 from fleet_worker.agent.demo.plan import MARK
 

@@ -1,0 +1,81 @@
+"""Fixtures of all tests: real servers, started once per test run, and deployments over them.
+
+`redis`, `postgres`: servers of this run. `database_url`: a fresh database, once on SQLite and once on PostgreSQL.
+`daytona`: the loopback sandbox server. `stack`: web and worker as the Procfile starts them, with the demo model, once per
+kind of database. What a machine lacks makes the tests fail with what to install; nothing is skipped.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.daytona import LocalDaytona, start_local_daytona
+from tests.fakes.model_server import ModelServer, model_server, steps
+from tests.fakes.postgres import PostgresServer, postgres_server
+from tests.fakes.redis import RedisServer, redis_server
+from tests.fakes.stack import Stack, running
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="also run the tests that take minutes")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--long"):
+        return
+    chosen = [item for item in items if item.get_closest_marker("long") is None]
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = chosen
+
+
+@pytest.fixture(scope="session")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite+pysqlite:///{tmp_path / 'fleet.db'}"
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.database()
+
+
+@pytest.fixture(scope="session")
+def daytona(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalDaytona]:
+    server = start_local_daytona(tmp_path_factory.mktemp("daytona"))
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session", params=["sqlite", "postgresql"])
+def stack(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    redis: RedisServer,
+    daytona: LocalDaytona,
+) -> Iterator[Stack]:
+    folder = tmp_path_factory.mktemp(f"stack-{request.param}")
+    url = f"sqlite:///{folder / 'fleet.db'}"
+    if request.param == "postgresql":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        url = server.database()
+    environment = {"DATABASE_URL": url, "REDIS_URL": redis.url, **daytona.environment()}
+    with running(Stack(folder, environment)) as started:
+        yield started
+
+
+@pytest.fixture
+def scripted() -> Iterator[ModelServer]:
+    with model_server(steps("SUBMIT('done')")) as server:
+        yield server
