@@ -54,12 +54,12 @@ Script = Callable[[Asked], str]
 
 def action(code: str, reasoning: str = "Next step.") -> str:
     """A root answer in the loop's format."""
-    return (
-        f"[[ ## reasoning ## ]]\n{reasoning}\n\n[[ ## code ## ]]\n```python\n{code}\n```\n\n[[ ## completed ## ]]"
-    )
+    return f"[[ ## reasoning ## ]]\n{reasoning}\n\n[[ ## code ## ]]\n```python\n{code}\n```\n\n[[ ## completed ## ]]"
 
 
-def steps(*codes: str, sub: Callable[[str], str] = lambda prompt: f"sub: {prompt[:40]}", extract: str = "extracted") -> Script:
+def steps(
+    *codes: str, sub: Callable[[str], str] = lambda prompt: f"sub: {prompt[:40]}", extract: str = "extracted"
+) -> Script:
     """A script of one code per iteration; the last one is repeated."""
 
     def script(asked: Asked) -> str:
@@ -173,7 +173,9 @@ class ModelServer:
                 self.disconnects += 1
         http.close_connection = True
 
-    def _answer(self, http: BaseHTTPRequestHandler, body: dict[str, Any], text: str, pause: float, *, cut: bool) -> None:
+    def _answer(
+        self, http: BaseHTTPRequestHandler, body: dict[str, Any], text: str, pause: float, *, cut: bool
+    ) -> None:
         usage = {"prompt_tokens": 100, "completion_tokens": len(text) // 4 + 1, "total_tokens": 101 + len(text) // 4}
         shared = {"id": "c", "created": 0, "model": body["model"]}
         if not body.get("stream"):
