@@ -107,7 +107,11 @@ def _run(chosen: argparse.Namespace) -> Exit | int:
             return _ask(chosen, environment)
         case "local":
             return run_local(
-                chosen.action, chosen.part, _data_dir(chosen), follow=chosen.follow, connect=lambda: _connect(chosen)
+                chosen.action,
+                chosen.part,
+                _data_dir(chosen),
+                follow=chosen.follow,
+                connect=lambda: _connect(chosen, keep=True),
             )
         case "completion":
             sys.stdout.write(lists.completion(parser(), chosen.shell))

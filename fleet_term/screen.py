@@ -6,6 +6,7 @@ over in place. A frame is one write; lines of the live area never reach the last
 
 import atexit
 import contextlib
+import io
 import os
 import select
 import signal
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 import blessed
 
-from fleet_term.view import Style, columns, cut
+from fleet_term.view import Style
 
 #: Seconds after a resize in which nothing is painted: tmux tells of later ones that late (measured).
 RESIZE_QUIET_S: Final = 0.3
@@ -26,7 +27,6 @@ PASTE_ON: Final = "\x1b[?2004h"
 PASTE_OFF: Final = "\x1b[?2004l"
 SYNC_ON: Final = "\x1b[?2026h"
 SYNC_OFF: Final = "\x1b[?2026l"
-CLEAR_LINE: Final = "\x1b[K"
 CLEAR_BELOW: Final = "\x1b[J"
 
 
@@ -48,10 +48,9 @@ class Screen:
     """A terminal in use. `open` takes it, everything that ends the process gives it back."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
-        # Without an answer blessed would wait ten seconds for a terminal that tells nothing about itself (measured).
-        os.environ.setdefault("BLESSED_QUERY_TIMEOUT_SECONDS", "0.3")  # noqa: TID251  # read by blessed alone
         os.environ.pop("NO_COLOR", None)  # noqa: TID251  # it would switch off cursor control too; style_for obeys it
-        self._terminal = blessed.Terminal(force_styling=True)
+        # Not given the terminal itself, which it would question at once: some show that as text (measured).
+        self._terminal = blessed.Terminal(stream=io.StringIO(), force_styling=True)
         self._fd = sys.stdin.fileno()
         self._saved: list[Any] | None = None
         self._live = 0
@@ -64,12 +63,12 @@ class Screen:
     @property
     def width(self) -> int:
         """Columns."""
-        return max(20, int(self._terminal.width or 80))
+        return max(20, self._size().columns)
 
     @property
     def height(self) -> int:
         """Rows."""
-        return max(4, int(self._terminal.height or 24))
+        return max(4, self._size().lines)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
@@ -132,11 +131,10 @@ class Screen:
         parts = [SYNC_ON, "\x1b[?25l", "\r"]
         if self._cursor_row:
             parts.append(f"\x1b[{self._cursor_row}A")
-        for line in commits:
-            parts.append(line + CLEAR_LINE + "\r\n")
-        for i, line in enumerate(live):
-            parts.append(line + CLEAR_LINE + ("\r\n" if i < len(live) - 1 else ""))
-        parts.append(CLEAR_BELOW if live else CLEAR_LINE + CLEAR_BELOW)
+        # Cleared before, not after: behind a line that fills the row it would take the last character.
+        parts.append(CLEAR_BELOW)
+        parts += [f"{line}\r\n" for line in commits]
+        parts.append("\r\n".join(live))
         row = min(row, max(0, len(live) - 1))
         up = len(live) - 1 - row
         if up > 0:
@@ -147,7 +145,13 @@ class Screen:
         self._write("".join(parts))
 
     def _fit(self, line: str, width: int) -> str:
-        return line if "\x1b" in line and columns(self._terminal.strip_seqs(line)) < width else cut(line, width - 1)
+        return self._terminal.truncate(line, width - 1) if self._terminal.length(line) >= width else line
+
+    def _size(self) -> os.terminal_size:
+        try:
+            return os.get_terminal_size(sys.stdout.fileno())
+        except OSError:
+            return os.terminal_size((80, 24))
 
     def _enter(self) -> None:
         tty.setraw(self._fd)

@@ -86,6 +86,7 @@ def lines_of(block: Block, width: int, style: Style = PLAIN) -> list[str]:
 def live_lines(state: TurnState, width: int, elapsed_s: float, link: str, style: Style = PLAIN) -> list[str]:
     """What is being written, and the status line, for a running Turn."""
     lines: list[str] = []
+    width -= 1
     if state.partial:
         lines.append(cut(f"  │ {safe(state.partial)}", width))
     draft = state.draft.code or state.draft.reasoning

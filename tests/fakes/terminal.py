@@ -45,7 +45,7 @@ class Window:
         """The whole text once `wanted` is in it."""
         deadline = time.monotonic() + timeout_s
         while wanted not in self.text():
-            if time.monotonic() > deadline or not self.pump(0.1):
+            if (time.monotonic() > deadline or not self.pump(0.1)) and wanted not in self.text():
                 raise AssertionError(f"{wanted!r} did not appear:\n{self.text()}")
         return self.text()
 

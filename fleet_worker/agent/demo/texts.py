@@ -99,7 +99,11 @@ def _two_steps(reading: Reading, files: Sequence[File], reasoning: str, work: st
         return submit(f"{_NOTE} + {answer}" if answer.startswith("(") else f"{_NOTE} + ({answer})")
     names = ", ".join(file.name for file in files)
     paths = [file.path for file in files]
+    lines = work.strip("\n").split("\n")
+    imports = [line for line in lines if line.startswith(("import ", "from "))]
+    work = "\n".join(line for line in lines if line not in imports)
     code = joined(
+        "\n".join(imports) + "\n",
         READ_TEXT,
         f"""
 found, unreadable = {{}}, []

@@ -2,6 +2,7 @@
 
 import collections
 import fcntl
+import functools
 import json
 import os
 import select
@@ -190,7 +191,7 @@ class Lane:
             self.fields = message["fields"]
         number = message["cell"]
         path = os.path.join(self.folder, "out", "%s-cell-%d.txt" % (self.name, number))
-        output = CellOutput(path, message["keep"], message["live"], self._show)
+        output = CellOutput(path, message["keep"], message["live"], functools.partial(self._show, number))
         self.cell = Cell(number, message["digest"], message["timeout"], output)
         self.had_cells = True
         self._send(
@@ -289,17 +290,8 @@ class Lane:
             _, old = self.kept.popitem(last=False)
             size -= len(old["text"]) + sum(len(str(call["v"])) for call in old["calls"])
 
-    def _show(self, stream, text):
-        self.tell({"t": "out", "lane": self.name, "cell": self.cell_number(), "s": stream, "d": text})
-
-    def cell_number(self):
-        """The number of the running cell, 0 when none runs."""
-        return self.cell.number if self.cell is not None else self.last_number
-
-    @property
-    def last_number(self):
-        """The number of the last kept cell."""
-        return next(reversed(self.kept), 0)
+    def _show(self, number, stream, text):
+        self.tell({"t": "out", "lane": self.name, "cell": number, "s": stream, "d": text})
 
     def _send(self, message):
         try:

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.unit.worker.agent.demo.harness import Conversation, values
 
 from fleet_worker.agent.demo.plan import MARK
+from tests.unit.worker.agent.demo.harness import Conversation, values
 
 GPL = Path("/usr/share/common-licenses/GPL-3")
 SALES = (
