@@ -1,8 +1,8 @@
 """Fixtures of all tests: real servers, started once per test run, and deployments over them.
 
 `redis`, `postgres`: servers of this run. `database_url`: a fresh database, once on SQLite and once on PostgreSQL.
-`daytona`: the loopback sandbox server. `stack`: web and worker as the Procfile starts them, with the demo model, once per
-kind of database. What a machine lacks makes the tests fail with what to install; nothing is skipped.
+`daytona`: the loopback sandbox server. `stack`: web and worker as the Procfile starts them, with the demo model, once
+per kind of database. What a machine lacks makes the tests fail with what to install; nothing is skipped.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The JSON of requests and responses as marshmallow schemas: plain data on one side, the domain's values on the other."""
+"""The JSON of requests and responses as marshmallow schemas: plain data on one side, domain values on the other."""
 
 from datetime import datetime
 from typing import Any, Final

@@ -208,8 +208,8 @@ def _connection(ready: Ready, line: Line, environment: Mapping[str, str]) -> Loc
     notes: list[str] = []
     if environment.get("FLEET_MODEL") and model_of(environment) != ready.model:
         notes.append(
-            f"Local mode runs with {ready.model}; this shell names {model_of(environment)}. To change it, end local mode "
-            "first: fleet-term local stop"
+            f"Local mode runs with {ready.model}; this shell names {model_of(environment)}. To change it, end local "
+            "mode first: fleet-term local stop"
         )
     elif any(ready.settings.get(name) != value for name, value in settings_digests(environment).items()):
         notes.append(

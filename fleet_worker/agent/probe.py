@@ -1,4 +1,4 @@
-"""One short call to the configured model, for `doctor --live`: does it answer, stream, keep the format, count tokens?"""
+"""One short call to the model, for `doctor --live`: does it answer, stream, keep the format, count tokens?"""
 
 import time
 from collections.abc import Mapping
@@ -49,4 +49,5 @@ def probe_model(environment: Mapping[str, str]) -> str:
     counted = next((fact for fact in told if isinstance(fact, LmFinished)), None)
     drafts = sum(isinstance(fact, Draft) for fact in told)
     tokens = f"{counted.input_tokens}+{counted.output_tokens} tokens" if counted is not None else "no token counts"
-    return f"{models.default} answered in {time.monotonic() - began:.1f} s, {drafts} drafts, {tokens}: {answer.code[:40]!r}"
+    took = time.monotonic() - began
+    return f"{models.default} answered in {took:.1f} s, {drafts} drafts, {tokens}: {answer.code[:40]!r}"

@@ -1,4 +1,4 @@
-"""The processes of a deployment as the Procfile starts them: web and worker over Redis, a database, sandboxes, a model."""
+"""A deployment's processes as the Procfile starts them: web and worker over Redis, a database, sandboxes, a model."""
 
 import contextlib
 import os
