@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.fakes.daytona import LocalDaytona, start_local_daytona
-from tests.fakes.model_server import ModelServer, model_server, steps
+from tests.fakes.model_script import steps
+from tests.fakes.model_server import ModelServer, model_server
 from tests.fakes.postgres import PostgresServer, postgres_server
 from tests.fakes.redis import RedisServer, redis_server
 from tests.fakes.stack import Stack, running

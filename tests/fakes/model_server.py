@@ -1,208 +1,270 @@
-"""A scripted model server: OpenAI chat completions over HTTP, streamed or not, with faults on demand.
+"""A scripted model server: OpenAI chat completions over HTTP, streamed or not, with faults on demand and a log.
 
-A script decides by the request alone, so that requests at the same time do not disturb each other. Faults are taken
-from a queue, one per request.
+In a test: `with model_server(steps("SUBMIT('x')")) as server`. As a process: `python -m tests.fakes.model_server`; it
+prints its address as one line of JSON, GET /scripted/requests is then the log, POST /scripted/faults a Fault's fields.
+What is answered is decided in `model_script`.
 """
 
+import argparse
 import contextlib
 import json
 import re
+import select
+import socket
+import struct
+import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-_ITERATION = re.compile(r"^\[\[ ## iteration ## \]\]\s*(\d+)/(\d+)", re.MULTILINE)
+from tests.fakes.model_script import Asked, Fault, Reply, Script, asked_in, spoiled, steps, tokens
+
+_PIECES = re.compile(r"\S+\s*|\s+")
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A request: the last message, the model's name, the loop's iteration (None for a sub-call or an extraction)."""
-
-    text: str
-    model: str
-    iteration: int | None
-    is_extraction: bool
-    authorization: str
-    began: float
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What goes wrong with one request: an HTTP status, or reset, cut, hang, trickle, empty."""
-
-    kind: str
-    status: int = 500
-    headers: dict[str, str] = field(default_factory=dict)
-    seconds: float = 0.0
-    code: str = ""
-
-
-@dataclass
+@dataclass(slots=True)
 class Served:
-    """A request that was answered, with when."""
+    """A request in the log: when it came and was over (`time.monotonic`, 0.0 while it runs), and how it ended."""
 
     asked: Asked
+    began: float
     ended: float = 0.0
+    status: int = 0
+    fault: str | None = None
+    hung_up: bool = False
 
 
-Script = Callable[[Asked], str]
-
-
-def action(code: str, reasoning: str = "Next step.") -> str:
-    """A root answer in the loop's format."""
-    return f"[[ ## reasoning ## ]]\n{reasoning}\n\n[[ ## code ## ]]\n```python\n{code}\n```\n\n[[ ## completed ## ]]"
-
-
-def steps(
-    *codes: str, sub: Callable[[str], str] = lambda prompt: f"sub: {prompt[:40]}", extract: str = "extracted"
-) -> Script:
-    """A script of one code per iteration; the last one is repeated."""
-
-    def script(asked: Asked) -> str:
-        if asked.is_extraction:
-            return f"[[ ## answer ## ]]\n{extract}\n\n[[ ## completed ## ]]"
-        if asked.iteration is None:
-            return sub(asked.text)
-        return action(codes[min(asked.iteration, len(codes)) - 1])
-
-    return script
+class ClientGone(ConnectionError):
+    """The client hung up before it had the whole answer."""
 
 
 class ModelServer:
-    """A running server. `script` may be replaced at any time; `requests` is what was asked."""
+    """A running server. `script`, `delay_s` (before headers) and `pause_s` (between pieces) may change at any time."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, *, port: int = 0) -> None:
         self.script = script
         self.delay_s = 0.0
+        self.pause_s = 0.0
         self.requests: list[Served] = []
-        self.faults: deque[Fault] = deque()
-        self.disconnects = 0
+        self.max_in_flight = 0
+        self._in_flight = 0
+        self._faults: list[Fault] = []
         self._lock = threading.Lock()
-        owner = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True
-
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                owner._serve(self, body)
-
-            def log_message(self, *_: Any) -> None:
-                """Nothing is logged."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(self, port)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self._thread.start()
+
+    @property
+    def disconnects(self) -> int:
+        """How many requests the client gave up."""
+        return sum(served.hung_up for served in self.requests)
 
     def environment(self, name: str = "openai/scripted") -> dict[str, str]:
         """The variables that make a deployment use this server."""
         return {"FLEET_MODEL": name, "FLEET_MODEL_API_BASE": self.url, "FLEET_MODEL_API_KEY": "key-of-the-tests"}
 
+    def fail(self, *faults: Fault) -> None:
+        """Let these faults happen to the next requests, in this order."""
+        with self._lock:
+            self._faults.extend(fault for fault in faults for _ in range(fault.times))
+
+    def reset(self) -> None:
+        """Forget the log and the faults that have not happened yet."""
+        with self._lock:
+            self._faults.clear()
+            self.requests.clear()
+            self.max_in_flight = self._in_flight
+
     def busy_s(self, since: float = 0.0) -> float:
-        """Seconds in which at least one request was being served."""
-        spans = sorted((item.asked.began, item.ended) for item in self.requests if item.asked.began >= since)
+        """Seconds in which at least one request that came after `since` (`time.monotonic`) was served."""
+        now = time.monotonic()
+        with self._lock:
+            spans = sorted((item.began, item.ended or now) for item in self.requests if item.began >= since)
         total, end = 0.0, 0.0
         for began, ended in spans:
             total += max(0.0, ended - max(began, end))
             end = max(end, ended)
         return total
 
+    def wait(self) -> None:
+        """Serve until the process is ended."""
+        self._thread.join()
+
     def stop(self) -> None:
-        """End."""
+        """End, with every open connection."""
         self._server.shutdown()
         self._server.server_close()
+        self._server.hang_up()
 
-    def _serve(self, http: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
-        text = _text(body["messages"][-1]["content"])
-        match = _ITERATION.search(text)
-        asked = Asked(
-            text=text,
-            model=body["model"],
-            iteration=int(match.group(1)) if match else None,
-            is_extraction=match is None and "[[ ## repl_history ## ]]" in text,
-            authorization=http.headers.get("Authorization", ""),
-            began=time.time(),
-        )
-        served = Served(asked)
+    def answer(self, http: "_Exchange", body: dict[str, Any]) -> None:
+        """Serve one chat completion."""
+        served = Served(asked_in(body, http.headers.get("Authorization", "")), time.monotonic())
         with self._lock:
             self.requests.append(served)
-            fault = self.faults.popleft() if self.faults else None
+            self._in_flight += 1
+            self.max_in_flight = max(self.max_in_flight, self._in_flight)
+            fault = self._next_fault(served.asked)
+        served.fault = fault.kind if fault else None
         try:
-            if fault is not None:
-                self._fail(http, fault)
-                if fault.kind not in ("trickle", "empty"):
-                    return
-            time.sleep(self.delay_s)
-            answer = "" if fault is not None and fault.kind == "empty" else self.script(asked)
-            pause = fault.seconds if fault is not None and fault.kind == "trickle" else 0.0
-            self._answer(http, body, answer, pause, cut=False)
-        except (BrokenPipeError, ConnectionResetError):
-            self.disconnects += 1
+            http.pause(self.delay_s)
+            if fault is None or fault.kind not in ("status", "reset", "hang"):
+                self._reply(http, served, fault)
+            elif fault.kind == "status":
+                served.status = fault.status
+                http.send_json(fault.status, _problem(fault), fault.headers)
+            else:
+                if fault.kind == "hang":
+                    http.pause(fault.seconds)
+                http.reset()
+        except (ClientGone, BrokenPipeError, ConnectionResetError):
+            served.hung_up = True
+            http.close_connection = True
         finally:
-            served.ended = time.time()
+            with self._lock:
+                served.ended = time.monotonic()
+                self._in_flight -= 1
 
-    def _fail(self, http: BaseHTTPRequestHandler, fault: Fault) -> None:
-        match fault.kind:
-            case "status":
-                message = {"error": {"message": f"scripted {fault.status}", "type": "error", "code": fault.code}}
-                data = json.dumps(message).encode()
-                http.send_response(fault.status)
-                for name, value in {**fault.headers, "Content-Type": "application/json"}.items():
-                    http.send_header(name, value)
-                http.send_header("Content-Length", str(len(data)))
-                http.end_headers()
-                http.wfile.write(data)
-            case "reset":
-                http.connection.close()
-            case "hang":
-                self._until_gone(http, fault.seconds or 60)
-            case "cut":
-                self._answer(http, {"stream": True, "model": "m"}, "cut in the middle of it", 0.0, cut=True)
+    def _next_fault(self, asked: Asked) -> Fault | None:
+        for place, fault in enumerate(self._faults):
+            if fault.role in (None, asked.role):
+                return self._faults.pop(place)
+        return None
 
-    def _until_gone(self, http: BaseHTTPRequestHandler, seconds: float) -> None:
-        """Say nothing until the client hangs up."""
-        http.connection.settimeout(seconds)
-        with contextlib.suppress(OSError):
-            if http.connection.recv(1) == b"":
-                self.disconnects += 1
-        http.close_connection = True
+    def _reply(self, http: "_Exchange", served: Served, fault: Fault | None) -> None:
+        made = self.script(served.asked)
+        reply = made if isinstance(made, Reply) else Reply(made)
+        pause_s, cut = self.pause_s, False
+        if fault is not None:
+            reply = spoiled(reply, fault.kind)
+            cut = fault.kind == "cut"
+            pause_s = fault.seconds if fault.kind == "trickle" else pause_s
+        served.status = 200
+        send = http.send_stream if served.asked.streamed else http.send_whole
+        send(served.asked, reply, pause_s=pause_s, cut=cut)
 
-    def _answer(
-        self, http: BaseHTTPRequestHandler, body: dict[str, Any], text: str, pause: float, *, cut: bool
-    ) -> None:
-        usage = {"prompt_tokens": 100, "completion_tokens": len(text) // 4 + 1, "total_tokens": 101 + len(text) // 4}
-        shared = {"id": "c", "created": 0, "model": body["model"]}
-        if not body.get("stream"):
-            message = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-            data = json.dumps({**shared, "object": "chat.completion", "choices": [message], "usage": usage}).encode()
-            http.send_response(200)
-            http.send_header("Content-Type", "application/json")
-            http.send_header("Content-Length", str(len(data)))
-            http.end_headers()
-            http.wfile.write(data)
+
+class _Server(ThreadingHTTPServer):
+    """Knows the open connections, so that none outlives it."""
+
+    daemon_threads = True
+    request_queue_size = 256
+
+    def __init__(self, owner: ModelServer, port: int) -> None:
+        self.owner = owner
+        self._open: set[socket.socket] = set()
+        super().__init__(("127.0.0.1", port), _Exchange)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.add(request)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that breaks is no event here; anything else is a fault of a script and must be seen."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+    def hang_up(self) -> None:
+        """End every connection."""
+        for connection in list(self._open):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+class _Exchange(BaseHTTPRequestHandler):
+    """One connection: reads requests, writes answers, notices a client that is gone."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def do_GET(self) -> None:
+        if self.path == "/scripted/requests":
+            self.send_json(200, {"requests": [asdict(served) for served in self.server.owner.requests]})
+        else:
+            self.send_json(200, {"object": "list", "data": [{"id": "scripted", "object": "model"}]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/scripted/faults":
+            self.server.owner.fail(Fault(**body))
+            self.send_json(200, {})
+        elif self.path == "/v1/chat/completions":
+            self.server.owner.answer(self, body)
+        else:
+            self.send_json(404, {"error": {"message": f"no {self.path}", "type": "invalid_request_error"}})
+
+    def log_message(self, *_: Any) -> None:
+        """The log is the server's list of requests."""
+
+    def pause(self, seconds: float) -> None:
+        """Wait. Raises ClientGone as soon as the client hangs up."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if select.select([self.connection], [], [], left)[0]:
+                if self.connection.recv(1, socket.MSG_PEEK) == b"":
+                    raise ClientGone
+                time.sleep(min(left, 0.01))  # the next request is there already
+
+    def reset(self) -> None:
+        """Close so that the client reads a reset, not an end."""
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close_connection = True
+        # The socket lives as long as a file over it does.
+        self.rfile.close()
+        self.connection.close()
+
+    def send_json(self, status: int, value: object, headers: Any = None, *, cut: bool = False) -> None:
+        """A whole answer; a cut one promises its length and sends the half."""
+        data = json.dumps(value).encode()
+        self.send_response(status)
+        for name, text in {**(headers or {}), "Content-Type": "application/json"}.items():
+            self.send_header(name, text)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data[: len(data) // 2] if cut else data)
+        self.close_connection = self.close_connection or cut
+
+    def send_whole(self, asked: Asked, reply: Reply, *, pause_s: float, cut: bool) -> None:
+        """The answer as one message, after the time its pieces would take."""
+        self.pause(pause_s * len(_PIECES.findall(reply.text)))
+        message = {"role": "assistant", "content": reply.text}
+        choice = {"index": 0, "message": message, "finish_reason": reply.finish}
+        value = {**_head(asked, "chat.completion"), "choices": [choice], "usage": _usage(asked, reply)}
+        self.send_json(200, value, cut=cut)
+
+    def send_stream(self, asked: Asked, reply: Reply, *, pause_s: float, cut: bool) -> None:
+        """The answer word by word as server-sent events; a cut one ends after half of them."""
+        head = _head(asked, "chat.completion.chunk")
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self._event({**head, "choices": [_delta({"role": "assistant", "content": ""})]})
+        pieces = _PIECES.findall(reply.text)
+        for piece in pieces[: len(pieces) // 2] if cut else pieces:
+            self.pause(pause_s)
+            self._event({**head, "choices": [_delta({"content": piece})]})
+        if cut:
+            self.close_connection = True
             return
-        http.send_response(200)
-        http.send_header("Content-Type", "text/event-stream")
-        http.send_header("Transfer-Encoding", "chunked")
-        http.end_headers()
-        pieces = re.findall(r"\S+\s*|\s+", text)
-        for i, piece in enumerate(pieces):
-            time.sleep(pause)
-            _chunk(http, {**shared, "object": "chat.completion.chunk", "choices": [_delta({"content": piece})]})
-            if cut and i > len(pieces) // 2:
-                http.connection.close()
-                raise ConnectionResetError
-        _chunk(http, {**shared, "object": "chat.completion.chunk", "choices": [_delta({}, "stop")]})
-        if (body.get("stream_options") or {}).get("include_usage"):
-            _chunk(http, {**shared, "object": "chat.completion.chunk", "choices": [], "usage": usage})
-        _chunk(http, "[DONE]")
-        http.wfile.write(b"0\r\n\r\n")
+        self._event({**head, "choices": [_delta({}, reply.finish)]})
+        if asked.wants_usage:
+            self._event({**head, "choices": [], "usage": _usage(asked, reply)})
+        self._event("[DONE]")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _event(self, message: Any) -> None:
+        text = message if isinstance(message, str) else json.dumps(message)
+        data = f"data: {text}\n\n".encode()
+        self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
 
 @contextlib.contextmanager
@@ -215,18 +277,41 @@ def model_server(script: Script) -> Iterator[ModelServer]:
         server.stop()
 
 
+def _head(asked: Asked, kind: str) -> dict[str, Any]:
+    return {"id": "chatcmpl-scripted", "object": kind, "created": 0, "model": asked.model}
+
+
 def _delta(delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
     return {"index": 0, "delta": delta, "finish_reason": finish}
 
 
-def _chunk(http: BaseHTTPRequestHandler, message: Any) -> None:
-    text = message if isinstance(message, str) else json.dumps(message)
-    data = f"data: {text}\n\n".encode()
-    http.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-    http.wfile.flush()
+def _usage(asked: Asked, reply: Reply) -> dict[str, int]:
+    answered = tokens(reply.text)
+    total = asked.prompt_tokens + answered
+    return {"prompt_tokens": asked.prompt_tokens, "completion_tokens": answered, "total_tokens": total}
 
 
-def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(part.get("text", "") for part in content or [])
+def _problem(fault: Fault) -> dict[str, Any]:
+    kind = "invalid_request_error" if fault.status < 500 else "server_error"
+    return {"error": {"message": fault.message, "type": kind, "param": None, "code": fault.code}}
+
+
+def main() -> None:
+    """Serve until ended; every iteration runs the next `--code`."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fakes.model_server", description=__doc__)
+    parser.add_argument("--port", type=int, default=0, help="0 chooses a free one")
+    parser.add_argument("--code", action="append", help="the Python of an iteration; may be repeated")
+    parser.add_argument("--delay-s", type=float, default=0.0, help="seconds before the headers of an answer")
+    parser.add_argument("--pause-s", type=float, default=0.0, help="seconds between two pieces of an answer")
+    chosen = parser.parse_args()
+    server = ModelServer(steps(*(chosen.code or ["SUBMIT('ok')"])), port=chosen.port)
+    server.delay_s, server.pause_s = chosen.delay_s, chosen.pause_s
+    sys.stdout.write(json.dumps({"url": server.url}) + "\n")
+    sys.stdout.flush()
+    with contextlib.suppress(KeyboardInterrupt):
+        server.wait()
+    server.stop()
+
+
+if __name__ == "__main__":
+    main()
