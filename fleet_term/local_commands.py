@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fleet_term.errors import Exit
-from fleet_term.local import LocalConnection, logs, status, stop
+from fleet_term.local import DataDir, LocalConnection, logs, status, stop
 
 
 def run_local(
@@ -16,6 +16,7 @@ def run_local(
         case "start":
             connection = connect()
             sys.stdout.write(f"{connection.url}\n")
+            sys.stderr.write(f"The token is in {DataDir(connection.data_dir).token}\n")
             connection.close()
         case "status":
             return _status(data_dir)
@@ -38,6 +39,7 @@ def _status(data_dir: Path | None) -> Exit:
         sys.stdout.write("local mode does not run\n")
         return Exit.NOT_FOUND
     sys.stdout.write(f"url        {found.url}\ndata       {found.data_dir}\nmodel      {found.model}\n")
+    sys.stdout.write(f"token      in {DataDir(Path(found.data_dir)).token}\n")
     sys.stdout.write(f"isolation  {found.isolation}\nterminals  {found.terminals}\nuptime     {found.uptime_s:.0f} s\n")
     for part in found.parts:
         port = f" port {part.port}" if part.port else ""

@@ -6,9 +6,11 @@ This is the door for the terminal. It connects, asks and stops; what the supervi
 from fleet_term.local.attach import LocalConnection, OnProgress, connect
 from fleet_term.local.control import LocalStatus, logs, status, stop
 from fleet_term.local.errors import LocalError, LocalStartError
+from fleet_term.local.places import DataDir
 from fleet_term.local.wire import Part, Progress
 
 __all__ = [
+    "DataDir",
     "LocalConnection",
     "LocalError",
     "LocalStartError",

@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 _numbers = itertools.count(1)
 
@@ -24,13 +25,20 @@ class PostgresServer:
     def start(self) -> None:
         """Make the cluster when it is not there yet, and start it."""
         if not self._data.exists():
-            self._run("initdb", "-D", str(self._data), "-U", "fleet", "-A", "trust", "-E", "UTF8", "--no-sync")
+            options = ("-U", "fleet", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
+            self._run("initdb", "-D", str(self._data), *options)
         options = f"-k {self._folder} -c listen_addresses= -c fsync=off -c max_connections=60"
         self._run("pg_ctl", "-D", str(self._data), "-o", options, "-l", str(self._folder / "log"), "-w", "start")
 
-    def stop(self, mode: str = "fast") -> None:
-        """Stop it: fast, or immediate as after a crash."""
-        self._run("pg_ctl", "-D", str(self._data), "-m", mode, "-w", "stop")
+    def stop(self, mode: Literal["fast", "immediate"] = "fast") -> None:
+        """Stop it: fast, or immediate as after a crash. Stopping what is stopped is fine."""
+        if (self._data / "postmaster.pid").exists():
+            self._run("pg_ctl", "-D", str(self._data), "-m", mode, "-w", "stop")
+
+    def restart(self, mode: Literal["fast", "immediate"] = "fast") -> None:
+        """Stop it and start it again; every connection breaks, every commit stays."""
+        self.stop(mode)
+        self.start()
 
     def database(self) -> str:
         """The SQLAlchemy URL of a fresh database."""
@@ -46,22 +54,29 @@ class PostgresServer:
             command, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=False
         )
         if done.returncode:
-            raise RuntimeError(f"{program}: {done.stderr.decode('utf-8', 'replace')}")
+            log = self._folder / "log"
+            told = log.read_text(encoding="utf-8", errors="replace")[-3000:] if log.exists() else ""
+            raise RuntimeError(f"{program}: {done.stderr.decode('utf-8', 'replace')}\n{told}")
 
 
 @contextlib.contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
     """A running cluster for the length of a block. Its folder has a short path, as unix sockets need."""
-    folder = Path(tempfile.mkdtemp(prefix="fleet-pg-"))
+    folder = Path(tempfile.mkdtemp(prefix="fleet-pg-", dir=_short_folder()))
     if os.geteuid() == 0:
         shutil.chown(folder, _user())
     server = PostgresServer(folder)
     try:
         server.start()
         yield server
-        server.stop("immediate")
     finally:
+        server.stop("immediate")
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _short_folder() -> str | None:
+    """Where a socket's path stays below the limit of 107 bytes; None where tempfile's own choice is short enough."""
+    return "/tmp" if len(tempfile.gettempdir()) > 60 else None
 
 
 def _binaries() -> Path:

@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+START_S = 20.0
+
 
 class RedisServer:
     """One server on a loopback port."""
@@ -26,25 +28,40 @@ class RedisServer:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start, and wait until it answers."""
+        """Start, and wait until it answers with its password."""
         command = [self._binary, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
         command += ["--requirepass", self._password, "--dir", str(self._folder), "--daemonize", "no"]
-        with (self._folder / "redis.log").open("ab") as log:
+        path = self._folder / "redis.log"
+        with path.open("ab") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            if self.answers():
                 return
             time.sleep(0.02)
-        raise RuntimeError("redis-server did not start")
+        self.stop()
+        raise RuntimeError(f"redis-server did not start:\n{path.read_text(encoding='utf-8', errors='replace')[-3000:]}")
+
+    def answers(self, *, timeout_s: float = 1.0) -> bool:
+        """Whether it accepts its password and a PING."""
+        asked = f"AUTH {self._password}\r\nPING\r\n".encode()
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout_s) as connection:
+            connection.sendall(asked)
+            with connection.makefile("rb") as lines:
+                return [lines.readline(), lines.readline()] == [b"+OK\r\n", b"+PONG\r\n"]
+        return False
 
     def stop(self) -> None:
-        """End it, with everything it held."""
+        """End it as kill -9 does, with everything it held. Stopping what is stopped is fine."""
         if self.process is not None:
-            self.process.send_signal(signal.SIGCONT)
             self.process.kill()
             self.process.wait()
             self.process = None
+
+    def restart(self) -> None:
+        """Kill it and start it again on the same address, empty."""
+        self.stop()
+        self.start()
 
     def freeze(self) -> None:
         """Let it hang: connections are open, nothing answers."""
@@ -61,8 +78,8 @@ class RedisServer:
 def redis_server(folder: Path) -> Iterator[RedisServer]:
     """A running server for the length of a block."""
     server = RedisServer(folder)
-    server.start()
     try:
+        server.start()
         yield server
     finally:
         server.stop()
