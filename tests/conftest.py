@@ -1,11 +1,22 @@
 """Fixtures of all tests: real servers, started once per test run, and deployments over them.
 
-`redis`, `postgres`: servers of this run. `database_url`: a fresh database, once on SQLite and once on PostgreSQL.
-`daytona`: the loopback sandbox server. `stack`: web and worker as the Procfile starts them, with the demo model, once
-per kind of database. What a machine lacks makes the tests fail with what to install; nothing is skipped.
+- `redis`: a `RedisServer` of the run; `stop()` is kill -9, `start()`, `restart()`, `freeze()`, `thaw()`.
+- `postgres`: the `PostgresServer` of the run; `database()` makes an empty one. Crash a cluster of your own instead.
+- `database_url`: an empty database; the test runs twice, on SQLite and on PostgreSQL.
+- `daytona`: the loopback sandbox server; `faults()`, `fail()`, `happen()`, `requests()`.
+- `stack`: web and worker as the Procfile starts them, with the demo model, a token and a `client`; the test runs twice,
+  once per kind of database. `ask(prompt)`, `signal(part, number)`, `kill(part)`, `start_worker("worker2")`.
+- `scripted`: a `ModelServer`; set `script`, `fail(...)` with the faults of `model_script`, read `requests`.
+
+What a test kills, stops or freezes in `stack` or `redis` is brought back after it. A deployment with other variables is
+a block: `with running(Stack(tmp_path, {"DATABASE_URL": ..., "REDIS_URL": redis.url, **daytona.environment(),
+**scripted.environment()})) as stack`. `fakes.terminal` has `window` (a pty under pyte) and `tmux`.
+
+A failing test shows the logs of the parts it used. What a machine lacks makes the tests fail with what to install;
+nothing is skipped. Tests marked `long` run only with `--long`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +39,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     chosen = [item for item in items if item.get_closest_marker("long") is None]
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        for part in getattr(item, "funcargs", {}).values():
+            if isinstance(part, Stack):
+                report.sections += [(f"log of {name}", part.log(name)) for name in part.processes]
+            elif isinstance(part, LocalDaytona):
+                report.sections.append(("log of daytona", part.logged()[-3000:]))
+    return report
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +83,7 @@ def daytona(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalDaytona]:
 
 
 @pytest.fixture(scope="session", params=["sqlite", "postgresql"])
-def stack(
+def deployment(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     redis: RedisServer,
@@ -74,6 +97,14 @@ def stack(
     environment = {"DATABASE_URL": url, "REDIS_URL": redis.url, **daytona.environment()}
     with running(Stack(folder, environment)) as started:
         yield started
+
+
+@pytest.fixture
+def stack(deployment: Stack, redis: RedisServer, daytona: LocalDaytona) -> Iterator[Stack]:
+    yield deployment
+    redis.repair()
+    daytona.heal()
+    deployment.repair()
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ class PostgresServer:
     def start(self) -> None:
         """Make the cluster when it is not there yet, and start it."""
         if not self._data.exists():
-            options = ("-U", "fleet", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
-            self._run("initdb", "-D", str(self._data), *options)
+            made = ("-U", "fleet", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
+            self._run("initdb", "-D", str(self._data), *made)
         options = f"-k {self._folder} -c listen_addresses= -c fsync=off -c max_connections=60"
         self._run("pg_ctl", "-D", str(self._data), "-o", options, "-l", str(self._folder / "log"), "-w", "start")
 
@@ -70,8 +70,10 @@ def postgres_server() -> Iterator[PostgresServer]:
         server.start()
         yield server
     finally:
-        server.stop("immediate")
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            server.stop("immediate")
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _short_folder() -> str | None:

@@ -63,6 +63,13 @@ class RedisServer:
         self.stop()
         self.start()
 
+    def repair(self) -> None:
+        """Bring it back after a test that froze or stopped it."""
+        if self.process is not None:
+            self.thaw()
+        if not self.answers():
+            self.restart()
+
     def freeze(self) -> None:
         """Let it hang: connections are open, nothing answers."""
         assert self.process is not None

@@ -76,8 +76,8 @@ class Stack:
             with contextlib.suppress(ClientError):
                 if self.client.get("/health/ready")["workers"] >= workers:
                     return
-            for name, process in self.processes.items():
-                assert process.poll() is None, f"{name} has ended:\n{self.log(name)}"
+            for name in self.processes:
+                assert not self._ended(name), f"{name} has ended:\n{self.log(name)}"
             time.sleep(0.05)
         raise AssertionError(f"not ready:\n{self.log('web')}\n{self.log('worker')}")
 
@@ -90,6 +90,20 @@ class Stack:
         """kill -9, without warning."""
         self.signal(name, signal.SIGKILL)
         self.processes.pop(name).wait()
+
+    def repair(self) -> None:
+        """Bring back what a test has stopped, killed or added: one web and one worker, both alive."""
+        for name in [name for name in self.processes if name not in ("web", "worker")]:
+            self.kill(name)
+        for name in self.processes:
+            self.signal(name, signal.SIGCONT)
+        dead = [name for name in ("web", "worker") if name not in self.processes or self._ended(name)]
+        if "web" in dead:
+            self.start_web()
+        if "worker" in dead:
+            self.start_worker()
+        if dead:
+            self.wait_ready()
 
     def stop(self) -> None:
         """End everything."""
@@ -116,6 +130,9 @@ class Stack:
         for _ in client.follow(turn["id"], give_up_s=60):
             pass
         return client.turn(turn["id"])
+
+    def _ended(self, name: str) -> bool:
+        return self.processes[name].poll() is not None
 
     def _spawn(self, name: str, *words: str) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:

@@ -12,6 +12,7 @@ import subprocess
 import termios
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import pyte
 
@@ -29,8 +30,11 @@ class Window:
         self._stream = pyte.ByteStream(self.screen)
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
-            os.execvpe(command[0], list(command), {**environment, "TERM": "xterm-256color"})
-        fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+            try:
+                _set_size(0, columns, rows)  # before the program asks for it
+                os.execvpe(command[0], list(command), {**environment, "TERM": "xterm-256color"})
+            finally:
+                os._exit(127)  # never run the tests a second time
 
     def send(self, text: str) -> None:
         """Type."""
@@ -45,23 +49,21 @@ class Window:
         """The whole text once `wanted` is in it."""
         deadline = time.monotonic() + timeout_s
         while wanted not in self.text():
-            if (time.monotonic() > deadline or not self.pump(0.1)) and wanted not in self.text():
+            if (time.monotonic() > deadline or not self._take(0.1)) and wanted not in self.text():
                 raise AssertionError(f"{wanted!r} did not appear:\n{self.text()}")
         return self.text()
 
+    def resize(self, columns: int, rows: int) -> None:
+        """Change the size; the program gets SIGWINCH."""
+        self.screen.resize(rows, columns)
+        _set_size(self._fd, columns, rows)
+
     def pump(self, seconds: float) -> bool:
-        """Take what the program writes; False at its end."""
+        """Take what the program writes in this time; False at its end."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            if select.select([self._fd], [], [], left)[0]:
-                try:
-                    data = os.read(self._fd, 65536)
-                except OSError:
-                    return False
-                if not data:
-                    return False
-                self.raw += data
-                self._stream.feed(data)
+            if not self._take(left):
+                return False
         return True
 
     def wait(self, *, timeout_s: float = WAIT_S) -> int:
@@ -71,6 +73,7 @@ class Window:
             self.pump(0.05)
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
+                self.pump(0.2)  # its last words
                 return os.waitstatus_to_exitcode(status)
         raise AssertionError(f"it has not ended:\n{self.text()}")
 
@@ -81,6 +84,19 @@ class Window:
             os.waitpid(self.pid, 0)
         with contextlib.suppress(OSError):
             os.close(self._fd)
+
+    def _take(self, seconds: float) -> bool:
+        """Wait at most so long for something the program writes, and take it; False at its end."""
+        if select.select([self._fd], [], [], seconds)[0]:
+            try:
+                data = os.read(self._fd, 65536)
+            except OSError:
+                return False
+            if not data:
+                return False
+            self.raw += data
+            self._stream.feed(data)
+        return True
 
 
 @contextlib.contextmanager
@@ -130,6 +146,12 @@ class Tmux:
             time.sleep(0.05)
         return text
 
+    def pid(self) -> int:
+        """The program, which is the first child of the pane's shell."""
+        shown = [*self._command, "display-message", "-p", "#{pane_pid}"]
+        shell = int(subprocess.run(shown, capture_output=True, text=True, check=True).stdout)
+        return int(Path(f"/proc/{shell}/task/{shell}/children").read_text().split()[0])
+
     def resize(self, columns: int, rows: int) -> None:
         """Change the size."""
         subprocess.run([*self._command, "resize-window", "-x", str(columns), "-y", str(rows)], check=True)
@@ -149,3 +171,7 @@ def tmux(
         yield session
     finally:
         session.close()
+
+
+def _set_size(fd: int, columns: int, rows: int) -> None:
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
