@@ -242,7 +242,8 @@ def test_a_fork_bomb_is_bounded_and_leaves_the_server_responsive(
 
 
 def test_a_memory_hog_is_killed_and_its_sandbox_lives(server: LocalDaytona, sandbox: Sandbox) -> None:
-    assert "AFTER" not in python(sandbox, "x = bytearray(600 << 20); print('after'.upper())")
+    hog = "import time; x = bytearray(600 << 20); time.sleep(20); print('after'.upper())"
+    assert "AFTER" not in python(sandbox, hog)
     assert "MemoryError" in python(sandbox, "bytearray(100 << 30)")
     assert sandbox.process.exec("echo alive").result == "alive\n"
     assert {row["limit"] for row in status(server, sandbox)["killed"]} == {"memory"}  # type: ignore[attr-defined]
