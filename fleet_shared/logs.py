@@ -6,6 +6,9 @@ import sys
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+#: Libraries that tell of every step at INFO what our own events tell once.
+CHATTY: Final = ("alembic", "celery.worker.strategy", "celery.app.trace", "httpx", "httpcore")
+
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
@@ -42,6 +45,9 @@ def start_logging(*, form: Literal["json", "text"], level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    if level.upper() != "DEBUG":
+        for name in CHATTY:
+            logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _extra(record: logging.LogRecord) -> dict[str, Any]:

@@ -96,7 +96,7 @@ Task = tuple[str, str, str]
 def _two_steps(reading: Reading, files: Sequence[File], reasoning: str, work: str, answer: str) -> Plan:
     """First compute and print per file, then answer from the results. `work` sets `found[name]` from `text`."""
     if reading.outputs and not reading.failed:
-        return submit(f"{_NOTE} + {answer}" if answer.startswith("(") else f"{_NOTE} + ({answer})")
+        return submit(f"{_NOTE} + ({answer})" if "\nnot text:" in f"\n{reading.outputs[-1]}" else answer)
     names = ", ".join(file.name for file in files)
     paths = [file.path for file in files]
     lines = work.strip("\n").split("\n")
