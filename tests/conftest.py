@@ -16,6 +16,7 @@ A failing test shows the logs of the parts it used. What a machine lacks makes t
 nothing is skipped. Tests marked `long` run only with `--long`.
 """
 
+import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -31,6 +32,12 @@ from tests.fakes.stack import Stack, running
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run the tests that take minutes")
+
+
+def pytest_configure() -> None:
+    """Loopback is never reached through a proxy, whatever the machine's settings say."""
+    for name in ("NO_PROXY", "no_proxy"):
+        os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1", "localhost"]))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

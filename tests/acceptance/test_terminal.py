@@ -96,8 +96,7 @@ def test_a_crash_of_the_terminal_leaves_the_tty_as_it_was(environment: dict[str,
         pane.wait_for("›")
         pane.send("What is 2 + 2?", "Enter")
         pane.wait_for("2 + 2 = 4")
-        pids = subprocess.run(["pgrep", "-f", "-n", "fleet_term$"], capture_output=True, text=True, check=True).stdout
-        os.kill(int(pids), signal.SIGTERM)
+        os.kill(pane.pid(), signal.SIGTERM)
         pane.wait_for("EXIT 143")
         text = pane.text()
     assert text.count("2 + 2 = 4") == 1
