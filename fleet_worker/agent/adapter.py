@@ -41,7 +41,9 @@ class TolerantAdapter(dspy.ChatAdapter):
         except (AdapterParseError, ValueError, TypeError):
             return None
         code = fields.get("code")
-        return (str(fields.get("reasoning") or ""), code) if isinstance(code, str) and code != "None" else None
+        if not isinstance(code, str) or code == "None":
+            return None
+        return str(fields.get("reasoning") or ""), _unfenced(code.strip())
 
 
 def read_action(completion: str) -> tuple[str, str] | None:
@@ -60,6 +62,8 @@ def read_action(completion: str) -> tuple[str, str] | None:
 
 def _unfenced(code: str) -> str:
     """`code` without the fence around the whole of it; a fence in another language stays, DSPy then says so."""
+    if re.fullmatch(r"```[^\n]*", code):
+        return ""  # cut off right behind the fence
     match = re.match(r"```[ \t]*(\w*)[^\n]*\n", code)
     if match is None or match.group(1).lower() not in _PYTHON:
         return code
