@@ -91,22 +91,24 @@ def _same_file(reading: Reading) -> list[File]:
     return [last] if last.name in reading.recent else []
 
 
+_FOLLOW_UP: Final = re.compile(
+    r"(?:and|what about|how about|now|also|same for)\b[\s,:]*(?:for |the word |with )?(.{1,60}?)\??$", re.IGNORECASE
+)
+
+
 def _in_context(reading: Reading) -> Reading:
     """A short follow-up such as “and ‘license’?” put back into the question it follows."""
     question = reading.question.strip()
-    match = re.match(
-        r"(?:and|what about|how about|now|also|same for)\b[\s,:]*(?:for |the word |with )?(.{1,60}?)\??$",
-        question,
-        re.I,
-    )
-    previous = re.findall(r"^Q: (.+)$", reading.recent, re.MULTILINE)
-    if not match or not previous or re.search(r"\bhow many\b|\bwhat is\b|\bwhich\b", question, re.I):
+    match = _FOLLOW_UP.match(question)
+    asked = re.findall(r"^Q: (.+)$", reading.recent, re.MULTILINE)
+    previous = [text for text in asked if not _FOLLOW_UP.match(text)]
+    if not match or re.search(r"\bhow many\b|\bwhat is\b|\bwhich\b", question, re.I):
         return reading
-    term, last = match.group(1).strip("\"'“”` "), previous[-1]
-    old = re.search(r"[\"“'‘`]([^\"”'’`]+)[\"”'’`]", last)
-    if old is None:
-        old = re.search(r"\b(?:word|term|phrase) (\w+)", last)
-    if old is None:
-        return reading
-    merged = last[: old.start(1)] + term + last[old.end(1) :]
+    term = match.group(1).strip("\"'“”` ")
+    merged = f'How many times does the word "{term}" appear?' if "appears **" in reading.recent else question
+    for last in reversed(previous):
+        old = re.search(r"[\"“'‘`]([^\"”'’`]+)[\"”'’`]", last) or re.search(r"\b(?:word|term|phrase) (\w+)", last)
+        if old is not None:
+            merged = last[: old.start(1)] + term + last[old.end(1) :]
+            break
     return Reading(merged, reading.recent, reading.files, reading.iteration, reading.outputs, reading.wanted)

@@ -187,6 +187,7 @@ def test_a_follow_up_keeps_the_question_and_its_file(conversation: Conversation)
     conversation.ask('How many times does the word "patent" appear in GPL-3?')
     expected = len(re.findall(r"\bwarranty\b", GPL.read_text(), re.IGNORECASE))
     assert values(conversation.ask('and "warranty"?')) == [str(expected)]
+    assert values(conversation.ask("What about the word patent?")) == ["23"]
     assert values(conversation.ask("How many lines does the same file have?")) == ["674"]
 
 
