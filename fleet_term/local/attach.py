@@ -1,6 +1,7 @@
 """A terminal's side of local mode: finds the supervisor of a data directory or starts one, and stays connected."""
 
 import contextlib
+import importlib.util
 import os
 import socket
 import subprocess
@@ -31,6 +32,8 @@ from fleet_term.local.wire import (
 )
 
 OnProgress = Callable[[Progress], None]
+#: A library of each process that local mode starts: they come with the extra `local`.
+NEEDED: Final = ("flask", "celery", "dspy", "daytona", "aiohttp")
 #: Seconds between two tries to reach a supervisor that starts or ends.
 RETRY_S: Final = 0.05
 
@@ -109,6 +112,10 @@ def connect(
     `on_progress` is called in this thread for each step as it begins and ends. Raises LocalStartError (exit code 3).
     Ctrl-C while waiting leaves and, when nobody else is connected, stops what was started.
     """
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        hint = "Install it into the same environment; in a clone: pip install '.[local]'"
+        raise LocalStartError(f"Local mode needs what the terminal alone does not: {', '.join(missing)}.", hint=hint)
     environment = config.environ()
     data = find_data_dir(data_dir, environment)
     data.prepare()
