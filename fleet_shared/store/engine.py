@@ -5,6 +5,7 @@ SQLite runs in WAL with `synchronous=FULL` and takes its write lock at BEGIN; Po
 
 import contextlib
 import random
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -21,6 +22,8 @@ T = TypeVar("T")
 
 LOCK_TIMEOUT_MS: Final = 2000
 STATEMENT_TIMEOUT_MS: Final = 30_000
+#: How long SQLite waits for another writer.
+SQLITE_BUSY_S: Final = 15
 #: Tries of a transaction that met a deadlock, a lock timeout or a busy database.
 TRIES: Final = 5
 #: PostgreSQL: serialization failure, deadlock, lock not available.
@@ -107,7 +110,7 @@ def database_now(transaction: Transaction) -> datetime:
 
 def _connect_arguments(url: str) -> dict[str, Any]:
     if url.startswith("sqlite"):
-        return {"timeout": 15, "check_same_thread": False}
+        return {"timeout": SQLITE_BUSY_S, "check_same_thread": False}
     options = (
         f"-c lock_timeout={LOCK_TIMEOUT_MS} -c statement_timeout={STATEMENT_TIMEOUT_MS}"
         " -c idle_in_transaction_session_timeout=60000 -c synchronous_commit=on"
@@ -127,9 +130,23 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:
     # The driver's own transaction handling would begin too late and without the write lock.
     connection.isolation_level = None
     cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=15000", "foreign_keys=ON"):
+    for pragma in (f"busy_timeout={SQLITE_BUSY_S * 1000}", "synchronous=FULL", "foreign_keys=ON"):
         cursor.execute(f"PRAGMA {pragma}")
+    _switch_to_wal(cursor)
     cursor.close()
+
+
+def _switch_to_wal(cursor: Any) -> None:
+    # This one statement does not wait for the busy timeout: a process that starts beside us may hold a new database.
+    deadline = time.monotonic() + SQLITE_BUSY_S
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+        time.sleep(0.02)
 
 
 def _begin_immediate(connection: Connection) -> None:
