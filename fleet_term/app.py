@@ -85,7 +85,7 @@ class App:
         keys = self._keyboard.feed(data) if data else self._keyboard.idle() if waiting else []
         for key in keys:
             self._press(key)
-        if keys or self._turn.phase.is_open:
+        if keys or self._turn.phase.is_open or not self._screen.may_paint:
             self._dirty = True
 
     def _press(self, key: Key) -> None:

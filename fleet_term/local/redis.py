@@ -12,7 +12,7 @@ from fleet_term.local.errors import LocalStartError
 NAMES: Final = ("valkey-server", "redis-server")
 OLDEST: Final = (6, 2)
 _VERSION: Final = re.compile(r"v=(\d+)\.(\d+)")
-_HINT: Final = "Install redis-server (apt install redis-server, brew install redis), or in a clone: pip install '.[local]'"
+_HINT: Final = "Install it (apt install redis-server, brew install redis), or in a clone: pip install '.[local]'"
 
 
 def find_redis() -> str:
