@@ -14,7 +14,7 @@ from fleet_worker.agent.adapter import TolerantAdapter
 from fleet_worker.agent.budget import Budget
 from fleet_worker.agent.engine import Place
 from fleet_worker.agent.failures import failure_of
-from fleet_worker.agent.models import TurnModels
+from fleet_worker.agent.models import DEMO, TurnModels
 from fleet_worker.agent.seams import NoJournal
 from fleet_worker.scope import Scope
 
@@ -34,6 +34,8 @@ def probe_model(environment: Mapping[str, str]) -> str:
         told.append(fact)
 
     models = load_models(environment)
+    if models.choices[models.default].endpoint.model == DEMO:
+        return f"{DEMO} has no endpoint; it answers by rules"
     turn_models = TurnModels(emit=emit, budget=Budget(RlmSettings()), journal=NoJournal())
     began = time.monotonic()
     place = Place((), lambda: 1)
