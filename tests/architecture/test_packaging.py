@@ -71,6 +71,13 @@ def test_the_promised_python_versions_are_the_same_everywhere(pyproject: dict[st
     assert set(re.findall(r"\bpython(3\.\d+)\b", gate)) == set(VERSIONS)
 
 
+def test_the_readme_and_the_gate_install_the_same_system_packages() -> None:
+    gate = (ROOT / ".ci/run").read_text()
+    wanted = {name for found in re.findall(r"need\+=\(([^)]+)\)", gate) for name in found.split()} - {"python3"}
+    [line] = re.findall(r"apt-get install -y ([a-z0-9 -]+) && python3 -m venv", (ROOT / "README.md").read_text())
+    assert set(line.split()) == wanted
+
+
 def test_the_platform_installs_the_server(pyproject: dict[str, Any]) -> None:
     lines = (ROOT / "requirements.txt").read_text().splitlines()
     assert [line for line in lines if not line.startswith("#")] == [".[server]"]
