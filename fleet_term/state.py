@@ -77,6 +77,7 @@ class TurnState:
     model: str = ""
     n: int = 0
     max: int = 0
+    coded: int = 0
     tokens: int = 0
     tools: int = 0
     draft: Draft = Draft()
@@ -107,7 +108,7 @@ def _draft(state: TurnState, type_: str, fields: dict[str, Any]) -> TurnState:
     if fields.get("attempt", 0) < state.attempt or fields.get("scope"):
         return state
     n, draft = int(fields.get("n", 0)), state.draft
-    if n < state.n or (n == state.n and state.doing == "code"):
+    if n < state.n or n <= state.coded:
         return state
     if draft.n != n:
         draft = Draft(n)
@@ -129,7 +130,9 @@ def _started(state: TurnState, fields: dict[str, Any]) -> tuple[TurnState, list[
     model = str(fields.get("model", ""))
     attempt = int(fields.get("attempt", 1))
     text = f"started · {model}" + (f" · attempt {attempt}" if attempt > 1 else "")
-    state = replace(state, phase=Phase.RUNNING, doing="starting", model=model, attempt=attempt, n=0, draft=Draft())
+    state = replace(
+        state, phase=Phase.RUNNING, doing="starting", model=model, attempt=attempt, n=0, coded=0, draft=Draft()
+    )
     return state, [Block(Kind.STATUS, text)]
 
 
@@ -169,7 +172,8 @@ def _code(state: TurnState, fields: dict[str, Any]) -> tuple[TurnState, list[Blo
     state, whole = _whole(state, fields, "code")
     if whole is None:
         return state, []
-    state = replace(state, doing="running Python" if not fields.get("scope") else state.doing, draft=Draft(state.n))
+    if not fields.get("scope"):
+        state = replace(state, doing="running Python", draft=Draft(state.n), coded=state.n)
     return state, [Block(Kind.CODE, whole.rstrip(), f"python #{fields.get('n')}", _depth(fields))]
 
 
