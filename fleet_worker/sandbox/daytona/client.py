@@ -52,7 +52,7 @@ class Daytona:
     def close(self) -> None:
         """Close connections and end the loops."""
         if self._client is not None:
-            with contextlib.suppress(TimeoutError, DaytonaError):
+            with contextlib.suppress(TimeoutError, OSError, DaytonaError):
                 self._calls.run(self._client.close(), timeout_s=5)  # type: ignore[no-untyped-call]
         self._frames.stop()
         self._calls.stop()

@@ -12,6 +12,7 @@ PROTOCOL: Final = 1
 FILES: Final = (
     "supervisor.py",
     "lanes.py",
+    "forks.py",
     "cells.py",
     "streams.py",
     "values.py",

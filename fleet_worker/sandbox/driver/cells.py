@@ -98,10 +98,9 @@ class Link:
 class Interpreter:
     """One namespace and the loop that runs cells in it."""
 
-    def __init__(self, link, pipes, cwd):
+    def __init__(self, link, pipes):
         self.link = link
         self.pipes = pipes
-        self.cwd = cwd
         self.namespace = {"__name__": "__main__", "__builtins__": builtins}
         self.variables = {}
         self.copies = {}
@@ -200,7 +199,7 @@ class Interpreter:
         sys.stderr = Stream(ERR, self.pipes[OUT])
         signal.signal(signal.SIGINT, self.link.on_interrupt)
         builtins.input = no_input
-        self._enter_directory()
+        self._enter_directory(message["cwd"])
         if message.get("tools") is not None:
             for name in self.tools:
                 self.namespace.pop(name, None)
@@ -214,15 +213,15 @@ class Interpreter:
         self.namespace["SUBMIT"] = self._submit
         self.running = True
 
-    def _enter_directory(self):
+    def _enter_directory(self, path):
         """Begin in the lane's directory; a directory that an earlier cell chose stays, unless it is gone."""
         try:
             os.getcwd()
         except OSError:
             self.entered = False
         if not self.entered:
-            os.makedirs(self.cwd, exist_ok=True)
-            os.chdir(self.cwd)
+            os.makedirs(path, exist_ok=True)
+            os.chdir(path)
             self.entered = True
 
     def _variable(self, digest, folder):
@@ -358,7 +357,7 @@ class Interpreter:
                 pass
 
 
-def start_interpreter(link_fd, pipes, cwd, close):
+def start_interpreter(link_fd, pipes, close):
     """Become the interpreter process; never returns. Called in the child of a fork."""
     try:
         for fd in close:
@@ -375,7 +374,7 @@ def start_interpreter(link_fd, pipes, cwd, close):
                 out.write("1000")
         except OSError:
             pass
-        Interpreter(Link(socket.socket(fileno=link_fd)), pipes, cwd).serve()
+        Interpreter(Link(socket.socket(fileno=link_fd)), pipes).serve()
     except BaseException:
         traceback.print_exc()
     finally:

@@ -1,7 +1,6 @@
 """Lanes: an interpreter process each, and the cells that ran in it. The root loop has one, every child its own."""
 
 import collections
-import fcntl
 import functools
 import json
 import os
@@ -11,7 +10,7 @@ import socket
 import struct
 import time
 
-from cells import start_interpreter
+from forks import PIPE_BYTES
 from outputs import CellOutput
 from processes import kill_all, kill_since, status_of
 
@@ -23,11 +22,9 @@ KEPT_CELLS = 200
 KEPT_CHARACTERS = 8 * 1024 * 1024
 KEPT_REPLIES = 4 * 1024 * 1024
 READ_BYTES = 1 << 16
-PIPE_BYTES = 1 << 20
 #: Bytes taken from the pipes at the end of a cell; a process that goes on writing cannot hold the supervisor.
 DRAIN_BYTES = 4 * PIPE_BYTES
 MESSAGE_LIMIT = 64 * 1024 * 1024
-F_SETPIPE_SZ = 1031
 
 
 class Cell:
@@ -70,15 +67,17 @@ class Cell:
 class Lane:
     """One interpreter process and its cells.
 
-    `tell` sends a message to the host, `scan` looks at a tree, `kill_strays` kills what ended interpreters left.
+    `tell` sends a message to the host, `scan` looks at a tree, `fork` gives an interpreter process, `kill_strays` kills
+    what ended ones left.
     """
 
-    def __init__(self, name, folder, cwd, *, tell, scan, kill_strays):
+    def __init__(self, name, folder, cwd, *, tell, scan, fork, kill_strays):
         self.name = name
         self.folder = folder
         self.cwd = cwd
         self.tell = tell
         self.scan = scan
+        self.fork = fork
         self.kill_strays = kill_strays
         self.pid = None
         self.sock = None
@@ -229,7 +228,7 @@ class Lane:
 
     def _start(self, message):
         if self.pid is None:
-            self._fork()
+            self.pid, self.sock, self.pipes = self.fork()
         else:
             self.read_output(DRAIN_BYTES)  # written since the last cell: nobody's output
         if message.get("tools") is not None:
@@ -245,6 +244,7 @@ class Lane:
                 "t": "run",
                 "cell": number,
                 "code": message["code"],
+                "cwd": self.cwd,
                 "vars": message.get("vars") or {},
                 "folder": os.path.join(self.folder, "vars"),
                 "tools": self.tools,
@@ -252,25 +252,6 @@ class Lane:
                 "submit_limit": message["submit"],
             }
         )
-
-    def _fork(self):
-        ours, theirs = socket.socketpair()
-        (out_read, out_write), (err_read, err_write) = os.pipe(), os.pipe()
-        for fd in (out_write, err_write):
-            try:
-                fcntl.fcntl(fd, F_SETPIPE_SZ, PIPE_BYTES)
-            except OSError:
-                pass  # a smaller pipe only costs speed
-        pid = os.fork()
-        if pid == 0:
-            high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100) for fd in (out_write, err_write, theirs.fileno())]
-            keep = {*high, 0, 1, 2}
-            close = [fd for fd in _open_fds() if fd not in keep]
-            start_interpreter(high[2], {1: high[0], 2: high[1]}, self.cwd, close)
-        os.close(out_write)
-        os.close(err_write)
-        theirs.close()
-        self.pid, self.sock, self.pipes = pid, ours, {out_read: "o", err_read: "e"}
 
     def _heard(self, message):
         cell = self.cell
@@ -384,14 +365,3 @@ def told(status):
         more = " (killed, probably for using too much memory)" if number == signal.SIGKILL else ""
         return "the interpreter process died of %s%s" % (name, more)
     return "the interpreter process died with exit code %d" % os.WEXITSTATUS(status)
-
-
-def _open_fds():
-    fds = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            os.fstat(int(name))
-            fds.append(int(name))
-        except OSError:
-            continue
-    return fds

@@ -15,6 +15,7 @@ import time
 import tty
 
 from files import Files
+from forks import Forks
 from lanes import Lane
 from lines import Receiver, Sender, line_of
 from processes import kill_others, reap, retire_older
@@ -39,6 +40,7 @@ class Supervisor:
         self.lanes = {}
         self.files = Files(folder)
         self.variables = Variables(os.path.join(folder, "vars"))
+        self.forks = Forks()
         self.outgoing = bytearray()
         self.acked = 0
         self.beat_at = 0.0
@@ -86,11 +88,15 @@ class Supervisor:
         if time.monotonic() - self.beat_at >= HEARTBEAT_S:
             self._beat()
         self._flush()
+        if not self.lanes:
+            self.forks.prepare()
         return min([*waits, max(0.0, self.beat_at + HEARTBEAT_S - time.monotonic())])
 
     def _reap(self):
         os.read(self.wakeup, 4096)
         for pid, status in reap():
+            if pid == self.forks.spare_pid:
+                self.forks.drop(is_dead=True)
             for lane in list(self.lanes.values()):
                 if lane.pid == pid:
                     lane.died(status=status)
@@ -189,6 +195,7 @@ class Supervisor:
                 message["cwd"],
                 tell=self.tell,
                 scan=self.files.scanned,
+                fork=self.forks.take,
                 kill_strays=self._kill_strays,
             )
         lane.run(message)
@@ -201,6 +208,7 @@ class Supervisor:
         answer = {"t": "res", "id": message["id"], "ok": True}
         try:
             if message["op"] == "clean":
+                self.forks.drop()
                 self._end_lanes()
             answer["v"] = self.files.answer(message["op"], message["args"])
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -208,14 +216,14 @@ class Supervisor:
         self.sender.put(answer)
 
     def _kill_strays(self):
-        kill_others({lane.pid for lane in self.lanes.values()} - {None})
+        kill_others({self.forks.spare_pid, *(lane.pid for lane in self.lanes.values())} - {None})
 
     def _end_lanes(self):
         """The Turn is over: nothing of it runs on, and what was kept of its cells is forgotten."""
         lanes, self.lanes = self.lanes, {}
         for lane in lanes.values():
             lane.close()
-        kill_others(())
+        self._kill_strays()
 
     def _flush(self):
         lines = self.sender.ready(self.receiver.received)
