@@ -19,7 +19,8 @@ def ensure_directory(path):
     """Make a directory, with sudo where the image needs it for one at the root."""
     try:
         os.makedirs(path, exist_ok=True)
-        if os.access(path, os.W_OK):
+        # Our own may be read-only now, as the Attachments are; whoever writes opens it.
+        if os.access(path, os.W_OK) or os.stat(path).st_uid == os.getuid():
             return
     except OSError:
         pass
@@ -91,7 +92,7 @@ class Tree:
 
     def place(self, files, directories, removed, read_only=False):
         """Make directories, then move or write files in place, after removing paths. Paths are relative."""
-        if read_only:
+        if read_only or not os.access(self.root, os.W_OK):
             set_writable(self.root, True)
         for path in removed:
             remove(self.inside(path))
