@@ -139,7 +139,8 @@ class Supervisor:
 
     def _hello(self, message):
         pair, connection = (message["turn"], message["attempt"]), message["c"]
-        if self.pair is not None and (pair < self.pair or (pair == self.pair and connection != self.sender.connection)):
+        # The same attempt may come with a new connection: it has given up the one before.
+        if self.pair is not None and pair < self.pair:
             self._send_now({"t": "superseded", "c": connection})
             return
         resumed = connection == self.sender.connection
