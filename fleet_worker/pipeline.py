@@ -146,7 +146,6 @@ class _Run:
             try:
                 outcome = self._think()
                 self._commit(outcome)
-                self._end_in_sandbox()
             except SandboxLost as lost:
                 return self._sandbox_lost(lost)
             except RunStopped as stopped:
@@ -215,8 +214,7 @@ class _Run:
             ),
             listener=listener,
             scope=scope,
-            submit_scan=lambda: preparation.stage.submit_scan(self._plan),
-            before_submit=lambda scanned: preparation.stage.check_limits(scanned),
+            before_submit=lambda: preparation.stage.check_limits(),
             keep=True,
         )
 
@@ -318,7 +316,7 @@ class _Run:
         claimed = self._claimed
         match reason:
             case StopReason.CANCELLED:
-                self._end_in_sandbox()
+                self._end_interrupted()
                 self._log.flush(FLUSH_S)
                 self._parts.ledger.confirm_cancel(
                     claimed.turn_id, attempt=claimed.attempt, usage=self._final(self._usage())
@@ -329,17 +327,17 @@ class _Run:
             case StopReason.LOST:
                 log.info("run.lost", extra={"turn_id": claimed.turn_id})
             case StopReason.DEADLINE | StopReason.BUDGET:
-                self._end_in_sandbox()
+                self._end_interrupted()
                 self._fail(RunTimedOut())
 
     def _sandbox_lost(self, lost: SandboxLost) -> bool:
         """Count the loss; True when the Turn goes on in a fresh sandbox under a new attempt."""
         claimed, parts = self._claimed, self._parts
-        losses = parts.database.run(lambda tx: count_sandbox_loss(tx, claimed.turn_id, claimed.attempt))
-        if losses is None:
-            raise NotHeld  # a later attempt may be using that sandbox
         if self._preparation is not None:
             self._preparation.give_up_sandbox()
+        losses = parts.database.run(lambda tx: count_sandbox_loss(tx, claimed.turn_id, claimed.attempt))
+        if losses is None:
+            raise NotHeld
         if losses > SANDBOX_LOSSES:
             self._fail(lost)
             return False
@@ -356,10 +354,10 @@ class _Run:
             usage=self._final(self._usage()),
         )
 
-    def _end_in_sandbox(self) -> None:
+    def _end_interrupted(self) -> None:
         """Nothing more of this Turn may happen in the sandbox."""
         if self._preparation is not None and self._preparation.is_ready:
-            self._preparation.end_turn()
+            self._preparation.stop_cells()
 
     def _usage(self) -> Usage:
         return self._thinking.usage if self._thinking is not None else Usage()

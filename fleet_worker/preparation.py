@@ -21,10 +21,8 @@ from fleet_worker.staging import Plan, Stage, uploads_for
 
 log = logging.getLogger(__name__)
 
-#: Times a sandbox that turns out to be gone is looked up again or replaced before the Run fails.
-REPLACEMENTS: Final = 3
-#: Seconds for bringing a sandbox back to what it was before a Turn without commit.
-CLEAN_S: Final = 30.0
+#: Times a sandbox that turns out to be gone is replaced before the Run fails.
+REPLACEMENTS: Final = 2
 
 
 class Preparation:
@@ -78,10 +76,10 @@ class Preparation:
         """Whether the sandbox was made ready."""
         return self._done.is_set() and self._failure is None
 
-    def end_turn(self) -> None:
-        """Kill all that the Turn has started: nothing more of it may happen in the sandbox. Does not wait."""
+    def stop_cells(self) -> None:
+        """End the Turn's interpreter process: nothing more of it may happen in the sandbox."""
         if self._bridge is not None:
-            self._bridge.end_turn()
+            self._bridge.leave_lane("root")
 
     def give_up_sandbox(self) -> None:
         """Never use this Session's sandbox again."""
@@ -127,7 +125,7 @@ class Preparation:
             except SandboxLost as lost:
                 log.warning("sandbox.replaced", extra={"sandbox": acquired.row.name, "reason": lost.detail})
                 self.close()
-                self._sandboxes.doubt(acquired)
+                self._sandboxes.retire(acquired.row)
                 if replacement == REPLACEMENTS:
                     raise
         raise AssertionError("unreachable")
@@ -148,18 +146,12 @@ class Preparation:
                 uploads=uploads,
             )
         if acquired.is_unclean:
-            self._clean(bridge)
+            bridge.request("clean", {}, timeout_s=30)
         self._scope.check()
         self._stage = Stage(self._database, bridge, acquired.machine, self._limits)
         self._stage.put(plan, uploaded=frozenset(item.sha256 for item in blobs))
         if acquired.is_unclean:
             self._sandboxes.mark_clean(acquired.row)
-
-    def _clean(self, bridge: Bridge) -> None:
-        try:
-            bridge.request("clean", {}, timeout_s=CLEAN_S)
-        except ValueError as error:
-            raise SandboxLost(f"The sandbox cannot be cleaned: {error}.") from error
 
     def _tell(self, name: str, detail: str) -> None:
         self._emit(Phase(name, detail), ())

@@ -30,11 +30,9 @@ from fleet_shared.store import Database
 from fleet_shared.store.attachments import StagedAttachment
 from fleet_shared.store.workspace import StoredFile
 from fleet_worker.agent.seams import FileView, Publication
-from fleet_worker.sandbox.bridge import Asked, Bridge
+from fleet_worker.sandbox.bridge import Bridge
 from fleet_worker.sandbox.connection import INCOMING
 from fleet_worker.sandbox.daytona import Machine
-from fleet_worker.sandbox.driver.states import digest_of
-from fleet_worker.sandbox.protocol import Scanned
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +44,6 @@ LINES_LIMIT: Final = 16 * 1024 * 1024
 PREVIEW: Final = 300
 DESCRIBED: Final = 200
 REQUEST_S: Final = 120.0
-#: Scans of a Workspace that changes while it is read.
-HARVEST_TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +71,6 @@ class Plan:
     def blobs(self) -> dict[str, Wanted]:
         """Every needed content by digest."""
         return {item.sha256: item for item in (*self.attachments, *self.workspace)}
-
-    @property
-    def attachments_state(self) -> str:
-        """The digest of the Attachments' tree."""
-        return digest_of((item.path, item.sha256, False) for item in self.attachments)
-
-    @property
-    def workspace_state(self) -> str:
-        """The digest of the Workspace's tree."""
-        files = ((item.path, item.sha256, item.executable) for item in self.workspace)
-        return digest_of((*files, *((path, None, False) for path in self.directories)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +151,6 @@ def uploads_for(database: Database, items: Sequence[Wanted]) -> Iterator[dict[st
         yield uploads
 
 
-class _ChangedMeanwhile(Exception):
-    """A file is no longer what the scan said."""
-
-
 class Stage:
     """The trees of one sandbox during one Turn."""
 
@@ -179,21 +160,9 @@ class Stage:
         self._machine = machine
         self._limits = limits
 
-        self._submitted: Scanned | None = None
-
     def put(self, plan: Plan, *, uploaded: frozenset[str]) -> None:
-        """Make the trees what `plan` says; `uploaded` digests lie in the incoming folder. Raises SandboxLost.
-
-        One exchange, and no more, when they are that already.
-        """
-        states = {"attachments": plan.attachments_state, "workspace": plan.workspace_state}
-        asked = {tree: self._bridge.ask("scan", _scan_args(tree, state)) for tree, state in states.items()}
-        answers = {tree: self._answer(tree, scan) for tree, scan in asked.items()}
-        if all(_is_same(answer) for answer in answers.values()):
-            return
-        present = {
-            tree: self._scan(tree) if _is_same(answer) else _parsed(answer)[0] for tree, answer in answers.items()
-        }
+        """Make the trees what `plan` says; `uploaded` digests lie in the incoming folder. Raises SandboxLost."""
+        present = {tree: self._scan(tree) for tree in ("attachments", "workspace")}
         missing = {
             "attachments": _missing(plan.attachments, present["attachments"]),
             "workspace": _missing(plan.workspace, present["workspace"]),
@@ -210,24 +179,13 @@ class Stage:
             )
 
     def harvest(self, plan: Plan, *, turn_id: str, owner_id: str) -> Harvest:
-        """What changed since `plan`, with the new content stored. Raises SandboxLost, StorageFull.
-
-        The scan that came with the SUBMIT counts; what was written after it is not part of the Turn.
-        """
-        for _ in range(HARVEST_TRIES):
-            try:
-                return self._harvest(plan, turn_id=turn_id, owner_id=owner_id)
-            except _ChangedMeanwhile:
-                self._submitted = None
-        raise SandboxLost("The Workspace does not stop changing.")
-
-    def _harvest(self, plan: Plan, *, turn_id: str, owner_id: str) -> Harvest:
+        """What changed since `plan`, with the new content stored. Raises SandboxLost, StorageFull."""
         try:
-            answer = self._scanned(self._submitted, plan)
+            answer = self._bridge.request(
+                "scan", {"tree": "workspace", "limit": self._limits.max_workspace_files}, timeout_s=REQUEST_S
+            )
         except ValueError as error:
             return Harvest(problem=str(error))
-        if _is_same(answer):
-            return Harvest()
         entries, left_out = _parsed(answer)
         problem = self._problem(entries)
         if problem is not None:
@@ -255,18 +213,12 @@ class Stage:
         )
         return Harvest(written, removed, _changes(changed, removed, plan), left_out)
 
-    def submit_scan(self, plan: Plan) -> dict[str, Any]:
-        """The scan to be done when a cell submits."""
-        return {**_scan_args("workspace", plan.workspace_state), "limit": self._limits.max_workspace_files}
-
-    def check_limits(self, scanned: Scanned) -> None:
+    def check_limits(self) -> None:
         """Raise ValueError, for the model to mend, when the Workspace is larger than allowed."""
-        self._submitted = scanned
-        problem: str | None = None
-        if not scanned.ok:
-            problem = scanned.error
-        elif not _is_same(scanned.value):
-            problem = self._problem(_parsed(scanned.value)[0])
+        answer = self._bridge.request(
+            "scan", {"tree": "workspace", "limit": self._limits.max_workspace_files}, timeout_s=REQUEST_S
+        )
+        problem = self._problem(_parsed(answer)[0])
         if problem is not None:
             raise ValueError(f"{problem}; delete or shrink files in /workspace, then SUBMIT again")
 
@@ -293,21 +245,11 @@ class Stage:
         return self._store({item.sha256: item.snapshot for item in publications}, owner_id)
 
     def _scan(self, tree: str) -> dict[str, FileEntry]:
-        return _parsed(self._answer(tree, self._bridge.ask("scan", _scan_args(tree, None))))[0]
-
-    def _answer(self, tree: str, asked: Asked) -> Any:
         try:
-            return asked.result(timeout_s=REQUEST_S)
+            answer = self._bridge.request("scan", {"tree": tree, "limit": 1_000_000}, timeout_s=REQUEST_S)
         except ValueError as error:
             raise SandboxLost(f"The sandbox's {tree} cannot be read: {error}.") from error
-
-    def _scanned(self, submitted: Scanned | None, plan: Plan) -> Any:
-        """The value of the scan at SUBMIT, or of one now. Raises ValueError with what the supervisor says."""
-        if submitted is None:
-            return self._bridge.request("scan", self.submit_scan(plan), timeout_s=REQUEST_S)
-        if not submitted.ok:
-            raise ValueError(submitted.error)
-        return submitted.value
+        return _parsed(answer)[0]
 
     def _place(
         self,
@@ -379,7 +321,7 @@ class Stage:
         for path, digest in paths.items():
             data = contents[path]
             if hashlib.sha256(data).hexdigest() != digest:
-                raise _ChangedMeanwhile
+                raise SandboxLost(f"{path} changed while it was read.")
             try:
                 blobs[digest] = write_blob(self._database, owner_id, [data], limit=self._limits.max_file_bytes)
             except TooLarge as error:
@@ -399,8 +341,8 @@ class Stage:
 def _parsed(answer: Any) -> tuple[dict[str, FileEntry], tuple[str, ...]]:
     """The entries of a scan by path, and what was left out. Raises SandboxLost when the answer is malformed."""
     entries: dict[str, FileEntry] = {}
+    left_out = [clean_text(str(path)) for path in answer["left_out"]]
     try:
-        left_out = [clean_text(str(path)) for path in answer["left_out"]]
         for path, kind, size, digest, executable, mtime in answer["entries"]:
             try:
                 canonical = parse_path(path)
@@ -421,14 +363,6 @@ def _parsed(answer: Any) -> tuple[dict[str, FileEntry], tuple[str, ...]]:
     except (ValueError, TypeError, KeyError, OverflowError, OSError) as error:
         raise SandboxLost("The sandbox described its files in a way that cannot be read.") from error
     return entries, tuple(left_out)
-
-
-def _scan_args(tree: str, expected: str | None) -> dict[str, Any]:
-    return {"tree": tree, "limit": 1_000_000, "expected": expected}
-
-
-def _is_same(answer: Any) -> bool:
-    return isinstance(answer, dict) and answer.get("same") is True
 
 
 def _missing(wanted: Sequence[Wanted], present: Mapping[str, FileEntry]) -> list[Wanted]:

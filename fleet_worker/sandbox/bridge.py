@@ -9,24 +9,22 @@ import queue
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from fleet_shared.domain.errors import SandboxLost
-from fleet_worker.sandbox.driver.lines import Message, Oversized, Receiver, Sender, line_of
+from fleet_worker.sandbox.driver.lines import Message, Receiver, Sender, line_of
 from fleet_worker.sandbox.protocol import (
     Answer,
     BadMessage,
     CellDone,
     CellOutput,
     ToolCall,
-    VariablesNeeded,
     Welcome,
     parse,
     parse_welcome,
 )
-from fleet_worker.scope import RunStopped, StopReason
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +38,8 @@ ATTACH_S: Final = 30.0
 #: Acknowledge at the latest after this many lines.
 ACK_LINES: Final = 8
 ACK_DELAY_S: Final = 0.1
-#: Malformed messages, and messages nobody has taken yet, after which a sandbox is given up.
+#: Malformed messages after which a sandbox is given up.
 BAD_LIMIT: Final = 20
-UNREAD_LIMIT: Final = 10_000
 
 
 class Transport(Protocol):
@@ -61,11 +58,8 @@ class Attach(Protocol):
     def __call__(self, *, on_data: Callable[[bytes], None], on_lost: Callable[[], None]) -> Transport: ...
 
 
-class Superseded(RunStopped):
-    """Another host with a higher (turn, attempt) has taken the sandbox: this attempt has lost its Turn."""
-
-    def __init__(self) -> None:
-        super().__init__(StopReason.LOST)
+class Superseded(Exception):
+    """Another host with a higher (turn, attempt) has taken the sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,44 +69,11 @@ class Lost:
     error: SandboxLost | Superseded
 
 
-class _Dropped:
-    """The stream broke before the supervisor had answered."""
-
-
-class Asked:
-    """A request that is under way."""
-
-    def __init__(
-        self, operation: str, answers: "queue.SimpleQueue[Answer | Lost]", forget: Callable[[], object]
-    ) -> None:
-        self._operation = operation
-        self._answers = answers
-        self._forget = forget
-
-    def result(self, *, timeout_s: float) -> Any:
-        """Wait for the answer. Raises SandboxLost, Superseded, or ValueError with what the supervisor says."""
-        try:
-            answer = self._answers.get(timeout=timeout_s)
-        except queue.Empty:
-            told = f"The sandbox did not answer a {self._operation} within {timeout_s:g} s."
-            raise SandboxLost(told) from None
-        finally:
-            self._forget()
-        if isinstance(answer, Lost):
-            raise answer.error
-        if not answer.ok:
-            raise ValueError(answer.error)
-        return answer.value
-
-
-LaneMessage = CellOutput | ToolCall | CellDone | VariablesNeeded | Lost
+LaneMessage = CellOutput | ToolCall | CellDone | Lost
 
 
 class Bridge:
-    """One host's connection to one supervisor, for one attempt at one Turn.
-
-    `open` does not wait for the supervisor's word: what is sent right after it travels behind the hello.
-    """
+    """One host's connection to one supervisor, for one attempt at one Turn."""
 
     def __init__(self, attach: Attach, *, turn_sequence: int, attempt: int) -> None:
         self._attach = attach
@@ -123,7 +84,7 @@ class Bridge:
         self._receiver = Receiver()
         self._transport: Transport | None = None
         self._generation = 0
-        self._welcomes: queue.SimpleQueue[Welcome | Superseded | _Dropped] = queue.SimpleQueue()
+        self._welcomes: queue.SimpleQueue[Welcome | Superseded] = queue.SimpleQueue()
         self._lanes: dict[str, queue.SimpleQueue[LaneMessage]] = {}
         self._answers: dict[str, queue.SimpleQueue[Answer | Lost]] = {}
         self._request_number = 0
@@ -133,29 +94,13 @@ class Bridge:
         self._closed = threading.Event()
         self._reattach = threading.Event()
         self._bad = 0
-        self._welcome: Welcome | None = None
-        self._held: set[str] = set()
         self.drops = 0
 
-    def open(self) -> None:
-        """Attach and say hello. Raises SandboxLost; a refusal shows at the first answer that is awaited."""
-        transport = self._attach_and_hello()
-        with self._lock:
-            self._transport = transport
-            self._flush()
+    def open(self) -> Welcome:
+        """Attach and be obeyed. Raises SandboxLost or Superseded."""
+        welcome = self._hello()
         threading.Thread(target=self._watch, name="bridge-watch", daemon=True).start()
-
-    def holds(self, digest: str) -> bool:
-        """Whether the sandbox is believed to hold a variable's content."""
-        return digest in self._held
-
-    def now_holds(self, digests: Iterable[str]) -> None:
-        """Contents are on their way into the sandbox."""
-        self._held.update(digests)
-
-    def no_longer_holds(self, digests: Iterable[str]) -> None:
-        """The sandbox said that it lacks contents."""
-        self._held.difference_update(digests)
+        return welcome
 
     def close(self) -> None:
         """Detach; the supervisor, its interpreter and its cells live on."""
@@ -175,10 +120,6 @@ class Bridge:
                 messages.put(self._dead)
             return messages
 
-    def end_turn(self) -> None:
-        """The Turn is over: its interpreters and all they started are killed. Does not wait."""
-        self.send({"t": "end"})
-
     def leave_lane(self, name: str) -> None:
         """End a lane's interpreter process."""
         with self._lock:
@@ -197,11 +138,7 @@ class Bridge:
         self.send({"t": "int", "lane": lane})
 
     def request(self, operation: str, args: dict[str, Any], *, timeout_s: float) -> Any:
-        """The result of a file operation. Raises SandboxLost, Superseded, or ValueError with what is said there."""
-        return self.ask(operation, args).result(timeout_s=timeout_s)
-
-    def ask(self, operation: str, args: dict[str, Any]) -> "Asked":
-        """Begin a file operation."""
+        """The result of a file operation. Raises SandboxLost, or ValueError with what the supervisor says."""
         answers: queue.SimpleQueue[Answer | Lost] = queue.SimpleQueue()
         with self._lock:
             self._request_number += 1
@@ -210,43 +147,47 @@ class Bridge:
             if self._dead is not None:
                 answers.put(self._dead)
         self.send({"t": "req", "id": request_id, "op": operation, "args": args})
-        return Asked(operation, answers, lambda: self._answers.pop(request_id, None))
+        try:
+            answer = answers.get(timeout=timeout_s)
+        except queue.Empty:
+            raise SandboxLost(f"The sandbox did not answer a {operation} within {timeout_s:g} s.") from None
+        finally:
+            with self._lock:
+                self._answers.pop(request_id, None)
+        if isinstance(answer, Lost):
+            raise answer.error
+        if not answer.ok:
+            raise ValueError(answer.error)
+        return answer.value
 
-    def _attach_and_hello(self) -> Transport:
+    def _hello(self) -> Welcome:
         with self._lock:
             self._generation += 1
             generation = self._generation
         transport = self._attach(
             on_data=lambda data: self._on_data(generation, data), on_lost=lambda: self._on_lost(generation)
         )
-        turn, attempt = self._pair
-        hello = {"t": "hello", "turn": turn, "attempt": attempt, "c": self._connection}
         with self._lock:
+            self._transport = transport
             self._heard_at = time.monotonic()
+            turn, attempt = self._pair
+            hello = {"t": "hello", "turn": turn, "attempt": attempt, "c": self._connection}
             transport.send(line_of({**hello, "recv": self._receiver.received}))
-        return transport
-
-    def _hello_again(self) -> None:
-        """Attach again and send what the supervisor has not got. Raises SandboxLost, Superseded."""
-        while not self._welcomes.empty():
-            self._welcomes.get_nowait()
-        transport = self._attach_and_hello()
         try:
             answer = self._welcomes.get(timeout=HELLO_S)
         except queue.Empty:
-            answer = _Dropped()
-        if not isinstance(answer, Welcome):
             transport.close()
-            raise answer if isinstance(answer, Superseded) else SandboxLost("The sandbox does not answer.")
+            raise SandboxLost("The sandbox does not answer.") from None
+        if isinstance(answer, Superseded):
+            transport.close()
+            raise answer
         with self._lock:
-            if not answer.resumed and (self._receiver.received or self._sender.first_unacknowledged > 1):
-                transport.close()
-                raise SandboxLost("The sandbox's supervisor was started anew.")
-            self._transport = transport
             self._sender.acknowledged(answer.received)
-            for line in self._sender.again():
-                transport.send(line)
+            if answer.resumed:
+                for line in self._sender.again():
+                    transport.send(line)
             self._flush()
+        return answer
 
     def _on_data(self, generation: int, data: bytes) -> None:
         with self._lock:
@@ -271,32 +212,16 @@ class Bridge:
                 return
         if isinstance(message.get("a"), int):
             self._sender.acknowledged(message["a"])
-        if message["t"] == "again" and self._transport is not None:
-            for line in self._sender.again():
-                self._transport.send(line)
-        self._flush()
-        if self._receiver.misses(message, time.monotonic()):
-            self._say("again")
-        if message["t"] in ("ack", "hb", "again"):
-            return
-        try:
-            whole = self._receiver.accept(message)
-        except Oversized:
-            self._give_up(SandboxLost("The sandbox sends messages that are too long."))
-            return
+            self._flush()
+        whole = self._receiver.accept(message) if message["t"] not in ("ack", "hb") else None
         if whole is not None:
             self._dispatch(whole)
 
     def _answer_hello(self, message: Message) -> None:
         try:
-            welcome = parse_welcome(message)
+            self._welcomes.put(parse_welcome(message))
         except BadMessage:
             self._count_bad()
-            return
-        if self._welcome is None:
-            self._welcome = welcome
-            self._held |= welcome.held
-        self._welcomes.put(welcome)
 
     def _dispatch(self, message: Message) -> None:
         try:
@@ -310,12 +235,10 @@ class Bridge:
                 waiting = self._answers.get(told.id)
                 if waiting is not None:
                     waiting.put(told)
-            case CellOutput() | ToolCall() | CellDone() | VariablesNeeded():
+            case CellOutput() | ToolCall() | CellDone():
                 lane = self._lanes.get(told.lane)
                 if lane is not None:
                     lane.put(told)
-                    if lane.qsize() > UNREAD_LIMIT:
-                        self._give_up(SandboxLost("The sandbox sends more than can be taken."))
             case None:
                 pass
 
@@ -333,16 +256,11 @@ class Bridge:
 
     def _acknowledge(self) -> None:
         self._acked = self._receiver.received
-        self._say("ack")
-
-    def _say(self, kind: str) -> None:
         if self._transport is not None:
-            line = {"t": kind, "a": self._receiver.received, "s": self._sender.last, "c": self._connection}
-            self._transport.send(line_of(line))
+            self._transport.send(line_of({"t": "ack", "a": self._acked, "c": self._connection}))
 
     def _on_lost(self, generation: int) -> None:
         if generation == self._generation and not self._closed.is_set():
-            self._welcomes.put(_Dropped())
             self._reattach.set()
 
     def _watch(self) -> None:
@@ -373,7 +291,7 @@ class Bridge:
         error: SandboxLost | Superseded = SandboxLost()
         for attempt in range(ATTACH_TRIES):
             try:
-                self._hello_again()
+                self._hello()
                 log.info("bridge.attached_again", extra={"drops": self.drops})
                 return
             except (SandboxLost, Superseded) as problem:

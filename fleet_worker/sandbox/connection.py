@@ -9,7 +9,7 @@ from typing import Final
 
 from fleet_shared.domain.errors import SandboxLost
 from fleet_worker.sandbox import driver
-from fleet_worker.sandbox.bridge import Bridge, Transport
+from fleet_worker.sandbox.bridge import Bridge, Superseded, Transport
 from fleet_worker.sandbox.daytona import Machine
 
 log = logging.getLogger(__name__)
@@ -33,9 +33,8 @@ def connect(
 
     `seed` fixes Python's string hashing for all interpreters of a Session. Raises SandboxLost.
     """
-    lines = _Lines(machine)
-    bridge = Bridge(lines, turn_sequence=turn_sequence, attempt=attempt)
     if not is_new:
+        bridge = Bridge(_Lines(machine), turn_sequence=turn_sequence, attempt=attempt)
         try:
             if uploads:
                 machine.upload(uploads)
@@ -44,95 +43,44 @@ def connect(
         except SandboxLost as error:
             log.info("supervisor.not_there", extra={"sandbox": machine.name, "reason": error.detail})
             bridge.close()
-            bridge = Bridge(lines, turn_sequence=turn_sequence, attempt=attempt)
+        except Superseded as error:
+            raise SandboxLost("Another Turn uses the sandbox.") from error
     machine.upload({**driver_files(), **uploads})
-    lines.start(seed)
+    _start(machine, seed)
+    bridge = Bridge(_Lines(machine), turn_sequence=turn_sequence, attempt=attempt)
     bridge.open()
     return bridge
 
 
 class _Lines:
-    """Attaches to the supervisor's terminal; after `start` the first attachment is the one it was started on."""
+    """Attaches to the supervisor's terminal."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._started: _Started | None = None
 
     def __call__(self, *, on_data: Callable[[bytes], None], on_lost: Callable[[], None]) -> Transport:
-        started, self._started = self._started, None
-        if started is not None:
-            return started.hand_over(on_data, on_lost)
         return self._machine.open_terminal(TERMINAL, create=False, on_data=on_data, on_lost=on_lost)
 
-    def start(self, seed: int) -> None:
-        """Run the supervisor on a new terminal and wait for its READY line. Raises SandboxLost."""
-        nonce = secrets.token_hex(8)
-        started = _Started(nonce)
-        started.terminal = self._machine.open_terminal(
-            TERMINAL, create=True, on_data=started.on_data, on_lost=started.on_lost
-        )
-        command = f" stty raw -echo 2>/dev/null; PYTHONHASHSEED={seed} exec python3 -u {FOLDER}/supervisor.py {nonce}\n"
-        started.terminal.send(command.encode())
-        if not started.wait():
-            started.terminal.close()
-            raise SandboxLost(f"The driver did not start in the sandbox: {started.seen or 'no output'}.")
-        self._started = started
 
+def _start(machine: Machine, seed: int) -> None:
+    """Run the supervisor on a new terminal and wait for its READY line."""
+    nonce = secrets.token_hex(8)
+    ready = threading.Event()
+    seen = bytearray()
 
-class _Started:
-    """A terminal on which a supervisor starts: first watches for READY, then passes everything on."""
+    def on_data(data: bytes) -> None:
+        seen.extend(data)
+        if not ready.is_set() and _is_ready(bytes(seen), nonce):
+            ready.set()
 
-    def __init__(self, nonce: str) -> None:
-        self.terminal: Transport | None = None
-        self._nonce = nonce
-        self._lock = threading.Lock()
-        self._bytes = bytearray()
-        self._over = threading.Event()
-        self._is_ready = False
-        self._is_lost = False
-        self._pass_data: Callable[[bytes], None] | None = None
-        self._pass_lost: Callable[[], None] | None = None
-
-    @property
-    def seen(self) -> str:
-        """The end of what the terminal showed."""
-        return bytes(self._bytes[-300:]).decode("utf-8", "replace").strip()
-
-    def wait(self) -> bool:
-        """Whether the READY line came in time."""
-        self._over.wait(READY_S)
-        return self._is_ready
-
-    def hand_over(self, on_data: Callable[[bytes], None], on_lost: Callable[[], None]) -> Transport:
-        """The terminal, with what it says going to other ears from now on."""
-        with self._lock:
-            self._pass_data, self._pass_lost = on_data, on_lost
-            is_lost = self._is_lost
-        assert self.terminal is not None
-        if is_lost:
-            on_lost()
-        return self.terminal
-
-    def on_data(self, data: bytes) -> None:
-        """The terminal said something."""
-        with self._lock:
-            listener = self._pass_data
-            if listener is None and not self._is_ready:
-                self._bytes += data
-                self._is_ready = _is_ready(bytes(self._bytes), self._nonce)
-                if self._is_ready:
-                    self._over.set()
-        if listener is not None:
-            listener(data)
-
-    def on_lost(self) -> None:
-        """The terminal is gone."""
-        with self._lock:
-            self._is_lost = True
-            listener = self._pass_lost
-        self._over.set()
-        if listener is not None:
-            listener()
+    terminal = machine.open_terminal(TERMINAL, create=True, on_data=on_data, on_lost=ready.set)
+    command = f" stty raw -echo 2>/dev/null; PYTHONHASHSEED={seed} exec python3 -u {FOLDER}/supervisor.py {nonce}\n"
+    terminal.send(command.encode())
+    ready.wait(READY_S)
+    terminal.close()
+    if not _is_ready(bytes(seen), nonce):
+        text = bytes(seen[-300:]).decode("utf-8", "replace").strip()
+        raise SandboxLost(f"The driver did not start in the sandbox: {text or 'no output'}.")
 
 
 def _is_ready(seen: bytes, nonce: str) -> bool:

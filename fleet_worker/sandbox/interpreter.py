@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, Final, Protocol
 
 from dspy.primitives.code_interpreter import CodeExecutionError, CodeInterpreterError, FinalOutput
@@ -24,21 +24,15 @@ from dspy.utils.callback import with_callbacks
 from fleet_shared.domain.errors import SandboxLost
 from fleet_shared.domain.text import clean_text
 from fleet_worker.sandbox.bridge import Bridge, Lost, Superseded
-from fleet_worker.sandbox.protocol import AnsweredCall, CellDone, CellOutput, Scanned, ToolCall, VariablesNeeded
-from fleet_worker.sandbox.values import VariableTexts, parameters_of, plain
-from fleet_worker.scope import Scope
+from fleet_worker.sandbox.protocol import AnsweredCall, CellDone, CellOutput, ToolCall
+from fleet_worker.scope import Scope, StopReason
 
 log = logging.getLogger(__name__)
 
 #: Tool calls of one cell that run at once.
 PARALLEL_TOOLS: Final = 8
-#: Characters of a variable, a cell's code or a tool's reply that travel on the stream, below its window so that they
-#: never wait for an acknowledgement; longer ones are uploaded, which costs a request.
+#: Characters of a variable's JSON that travel in a line; longer ones are uploaded.
 INLINE_CHARACTERS: Final = 200_000
-#: Most characters of a tool's reply.
-REPLY_LIMIT: Final = 64 * 1024 * 1024
-#: Tool calls of a cell that may wait for their turn.
-WAITING_CALLS: Final = 4096
 #: Seconds a stopped cell has to end before its Run goes on without it.
 CANCEL_PATIENCE_S: Final = 1.5
 
@@ -71,13 +65,11 @@ class Silent:
 
 @dataclass(frozen=True, slots=True)
 class CellLimits:
-    """Bounds of one cell: seconds without waiting for tools, characters for the model, characters shown live,
-    characters of JSON in SUBMIT."""
+    """Bounds of one cell: seconds without waiting for tools, characters for the model, bytes shown live."""
 
     timeout_s: float = 120.0
     output_chars: int = 20_000
     live_bytes: int = 1024 * 1024
-    submit_chars: int = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +93,12 @@ class SandboxInterpreter:
         limits: CellLimits | None = None,
         listener: CellListener | None = None,
         scope: Scope | None = None,
-        submit_scan: Callable[[], dict[str, Any]] | None = None,
-        before_submit: Callable[[Scanned], None] | None = None,
+        before_submit: Callable[[], None] | None = None,
         keep: bool = False,
     ) -> None:
-        """`connect` gives the bridge and may wait. With `keep` shutdown leaves the process for a later attempt.
+        """`connect` gives the bridge and may wait; `before_submit` may refuse a SUBMIT with a ValueError.
 
-        `submit_scan` gives the arguments of a scan that comes along with a SUBMIT; `before_submit` is given its result
-        and may refuse the SUBMIT with a ValueError, which the model sees.
+        With `keep` shutdown leaves the process for a later attempt.
         """
         self.tools: dict[str, Callable[..., Any]] = {}
         self.output_fields: list[dict[str, Any]] | None = None
@@ -119,14 +109,16 @@ class SandboxInterpreter:
         self._limits = limits or CellLimits()
         self._listener: CellListener = listener or Silent()
         self._scope = scope
-        self._submit_scan = submit_scan
         self._before_submit = before_submit
         self._keep = keep
         self._connected: Connected | None = None
+        self._messages: queue.SimpleQueue[Any] | None = None
         self._cell = 0
         self._shut = False
         self._executing = threading.Lock()
-        self._texts = VariableTexts()
+        self._sent: set[str] = set()
+        self._digests: dict[str, tuple[Any, str]] = {}
+        self._signatures: dict[str, inspect.Signature] = {}
 
     @with_callbacks
     def start(self) -> None:
@@ -174,109 +166,67 @@ class SandboxInterpreter:
         messages = bridge.lane(self._lane)
         self._cell += 1
         code = clean_text(code)
+        digest = hashlib.sha256(code.encode()).hexdigest()
+        bound, uploads = self._bind(variables, connected.incoming)
         message: dict[str, Any] = {
             "t": "run",
             "lane": self._lane,
             "cwd": self._cwd,
             "cell": self._cell,
-            "digest": hashlib.sha256(code.encode()).hexdigest(),
-            "tools": [[name, parameters_of(tool)] for name, tool in self.tools.items()],
+            "digest": digest,
+            "vars": bound,
+            "tools": [[name, list(self._parameters(name))] for name in self.tools],
             "fields": self.output_fields or [],
             "timeout": self._limits.timeout_s,
             "keep": self._limits.output_chars,
             "live": self._limits.live_bytes,
-            "submit": self._limits.submit_chars,
         }
-        if self._submit_scan is not None:
-            message["scan"] = self._submit_scan()
-        try:
-            digests = {name: self._texts.digest(name, value) for name, value in variables.items()}
-        except TypeError as error:
-            raise CodeInterpreterError(str(error)) from error
+        if len(code) > INLINE_CHARACTERS:
+            path = f"{connected.incoming}/code-{digest}"
+            uploads[path] = json.dumps(code).encode()
+            message["codef"] = path
+        else:
+            message["code"] = code
+        if uploads:
+            connected.upload(uploads)
         with self._stop_on_cancel(bridge):
-            self._send_cell(connected, message, code, digests)
-            done = self._follow(connected, messages, lambda: self._send_cell(connected, message, code, digests))
+            bridge.send(message)
+            done = self._follow(bridge, messages)
         self._listener.finished(done)
         for call in done.calls:
             self._listener.answered_before(call)
         self._check()
         return self._outcome(done)
 
-    def _send_cell(self, connected: Connected, message: dict[str, Any], code: str, digests: Mapping[str, str]) -> None:
-        """Send a cell with the variables the sandbox does not hold; what is long is uploaded first."""
-        bridge, uploads = connected.bridge, {}
-        bound: dict[str, dict[str, Any]] = {name: {"d": digest} for name, digest in digests.items()}
-        new = {digest: name for name, digest in digests.items() if not bridge.holds(digest)}
-        for digest, name in new.items():
-            text = self._texts.text(name)
-            if len(text) <= INLINE_CHARACTERS:
-                bound[name]["j"] = text
-            else:
-                bound[name]["f"] = f"{connected.incoming}/var-{digest}"
-                uploads[bound[name]["f"]] = text.encode()
-        if len(code) > INLINE_CHARACTERS:
-            message["codef"] = f"{connected.incoming}/code-{message['digest']}"
-            uploads[message["codef"]] = json.dumps(code).encode()
-        else:
-            message["code"] = code
-        if uploads:
-            connected.upload(uploads)
-        bridge.send({**message, "vars": bound})
-        bridge.now_holds(new)
-        self._texts.forget_texts()
-
-    def _follow(
-        self, connected: Connected, messages: "queue.SimpleQueue[Any]", send_again: Callable[[], None]
-    ) -> CellDone:
+    def _follow(self, bridge: Bridge, messages: "queue.SimpleQueue[Any]") -> CellDone:
         """Show output and run tools until the cell has ended."""
-        pool = ThreadPoolExecutor(PARALLEL_TOOLS, thread_name_prefix="tool")
-        try:
-            return self._listen(connected, messages, send_again, pool)
-        finally:
-            # A tool that does not end with its cell is on its own: it answers nobody, and its scope stops it.
-            pool.shutdown(wait=False, cancel_futures=True)
-
-    def _listen(
-        self,
-        connected: Connected,
-        messages: "queue.SimpleQueue[Any]",
-        send_again: Callable[[], None],
-        pool: ThreadPoolExecutor,
-    ) -> CellDone:
-        abort: list[BaseException] = []
-        waiting = threading.Semaphore(WAITING_CALLS)
-        deadline: float | None = None
-        while True:
-            stopped = bool(abort) or self._is_stopped()
-            if stopped:
-                deadline = deadline or time.monotonic() + CANCEL_PATIENCE_S
-                if time.monotonic() > deadline:
-                    self._raise_stop(abort)
-            try:
-                told = messages.get(timeout=0.05 if stopped else 0.25)
-            except queue.Empty:
-                continue
-            match told:
-                case CellOutput() if told.cell == self._cell:
-                    self._listener.output(told.stream, told.text)
-                case ToolCall() if told.cell == self._cell:
-                    if not waiting.acquire(blocking=False):
-                        raise CodeInterpreterError("The sandbox calls more tools than it may.")
-                    context = contextvars.copy_context()
-                    pool.submit(context.run, self._answer, connected, told, abort).add_done_callback(
-                        lambda _: waiting.release()
-                    )
-                case VariablesNeeded() if told.cell == self._cell:
-                    connected.bridge.no_longer_holds(told.digests)
-                    send_again()
-                case CellDone() if told.cell == self._cell:
-                    if abort:
-                        raise abort[0]
-                    return told
-                case Lost():
-                    self._raise_lost(told)
-                case _:
-                    pass  # an earlier cell's late word
+        with ThreadPoolExecutor(PARALLEL_TOOLS, thread_name_prefix="tool") as pool:
+            abort: list[BaseException] = []
+            deadline: float | None = None
+            while True:
+                stopped = bool(abort) or self._is_stopped()
+                if stopped:
+                    deadline = deadline or time.monotonic() + CANCEL_PATIENCE_S
+                    if time.monotonic() > deadline:
+                        self._raise_stop(abort)
+                try:
+                    told = messages.get(timeout=0.05 if stopped else 0.25)
+                except queue.Empty:
+                    continue
+                match told:
+                    case CellOutput() if told.cell == self._cell:
+                        self._listener.output(told.stream, told.text)
+                    case ToolCall() if told.cell == self._cell:
+                        context = contextvars.copy_context()
+                        pool.submit(context.run, self._answer, bridge, told, abort)
+                    case CellDone() if told.cell == self._cell:
+                        if abort:
+                            raise abort[0]
+                        return told
+                    case Lost():
+                        self._raise_lost(told)
+                    case _:
+                        pass  # an earlier cell's late word
 
     def _raise_stop(self, abort: list[BaseException]) -> None:
         if abort:
@@ -287,29 +237,22 @@ class SandboxInterpreter:
         self._check()
         if isinstance(lost.error, Superseded):
             if self._scope is not None:
-                self._scope.stop(lost.error.reason)
-            raise lost.error
+                self._scope.stop(StopReason.LOST)
+                self._scope.check()
+            raise CodeInterpreterError("Another attempt uses the sandbox.") from lost.error
         raise CodeInterpreterError(lost.error.detail) from lost.error
 
-    def _answer(self, connected: Connected, call: ToolCall, abort: list[BaseException]) -> None:
+    def _answer(self, bridge: Bridge, call: ToolCall, abort: list[BaseException]) -> None:
         reply: dict[str, Any] = {"t": "ret", "lane": self._lane, "id": call.id, "ok": True}
         try:
-            value = plain(self._invoke(call))
-            text = json.dumps(value)
-            if len(text) <= INLINE_CHARACTERS:
-                reply["v"] = value
-            elif len(text) <= REPLY_LIMIT:
-                reply["vf"] = f"{connected.incoming}/reply-{self._lane}-{call.id}"
-                connected.upload({reply["vf"]: text.encode()})
-            else:
-                reply |= {"ok": False, "error": f"the result has {len(text)} characters, {REPLY_LIMIT} are allowed"}
+            reply["v"] = plain(self._invoke(call))
         except Exception as error:  # noqa: BLE001  # whatever a tool raises is told to the code that called it
             reply |= {"ok": False, "error": clean_text(f"{type(error).__name__}: {error}")[:20_000]}
         except BaseException as error:  # noqa: BLE001  # a stop passes through the cell, whatever the cell catches
             abort.append(error)
-            connected.bridge.interrupt(self._lane)
+            bridge.interrupt(self._lane)
             return
-        connected.bridge.send(reply)
+        bridge.send(reply)
 
     def _invoke(self, call: ToolCall) -> Any:
         tool = self.tools.get(call.name)
@@ -339,14 +282,50 @@ class SandboxInterpreter:
         raise CodeExecutionError(f"{before}{told}{trace}{lost}")
 
     def _submitted(self, done: CellDone) -> FinalOutput:
-        if self._before_submit is not None and done.scan is not None:
+        if self._before_submit is not None:
             try:
-                self._before_submit(done.scan)
+                self._before_submit()
             except ValueError as error:
                 raise CodeExecutionError(f"SUBMIT was refused: {error}") from error
             except SandboxLost as error:
                 raise CodeInterpreterError(error.detail) from error
         return FinalOutput(done.submit)
+
+    def _bind(self, variables: dict[str, Any], incoming: str) -> tuple[dict[str, Any], dict[str, bytes | str]]:
+        bound: dict[str, Any] = {}
+        uploads: dict[str, bytes | str] = {}
+        for name, value in variables.items():
+            digest, text = self._digest(name, value)
+            item: dict[str, Any] = {"d": digest}
+            if digest not in self._sent:
+                assert text is not None
+                if len(text) <= INLINE_CHARACTERS:
+                    item["j"] = text
+                else:
+                    item["f"] = f"{incoming}/var-{digest}"
+                    uploads[item["f"]] = text.encode()
+                self._sent.add(digest)
+            bound[name] = item
+        return bound, uploads
+
+    def _digest(self, name: str, value: Any) -> tuple[str, str | None]:
+        known = self._digests.get(name)
+        if known is not None and known[0] is value and isinstance(value, str | int | float | bool | None):
+            return known[1], None
+        try:
+            text = json.dumps(plain(value, strict=True))
+        except (TypeError, ValueError) as error:
+            raise CodeInterpreterError(f"The variable {name} cannot be sent to the sandbox: {error}") from error
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        self._digests[name] = (value, digest)
+        return digest, text
+
+    def _parameters(self, name: str) -> list[str]:
+        tool = self.tools[name]
+        with contextlib.suppress(TypeError, ValueError):
+            kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+            return [item.name for item in inspect.signature(tool).parameters.values() if item.kind not in kinds]
+        return []
 
     def _ready(self) -> Connected:
         if self._connected is None:
@@ -370,6 +349,27 @@ class SandboxInterpreter:
     def _check(self) -> None:
         if self._scope is not None:
             self._scope.check()
+
+
+def plain(value: Any, *, strict: bool = False) -> Any:
+    """`value` as JSON data; what cannot be converted becomes its str, or with `strict` a TypeError."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, Mapping):
+        return {clean_text(str(key)): plain(item, strict=strict) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, strict=strict) for item in value]
+    if isinstance(value, set | frozenset):
+        return [plain(item, strict=strict) for item in sorted(value, key=repr)]
+    if hasattr(value, "model_dump"):
+        return plain(value.model_dump(), strict=strict)
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value), strict=strict)
+    if strict:
+        raise TypeError(f"a {type(value).__name__} is not JSON data")
+    return clean_text(str(value))
 
 
 def _awaited(awaitable: Any) -> Any:

@@ -24,17 +24,12 @@ APP: Final = "fleet"
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
-    """A Session's machine.
-
-    `is_new` when nothing of ours is on it yet, `is_unclean` when a Turn left things behind, `is_checked` when the
-    provider has just said that it runs.
-    """
+    """A Session's machine; `is_new` when nothing of ours is on it yet, `is_unclean` when a Turn left things behind."""
 
     row: SandboxRow
     machine: Machine
     is_new: bool
     is_unclean: bool
-    is_checked: bool
 
 
 class Sandboxes:
@@ -61,30 +56,19 @@ class Sandboxes:
         """The Session's sandbox, or a new one. Raises SandboxUnavailable, SandboxQuota."""
         row = self._database.run(lambda tx: sandboxes.live_sandbox(tx, session_id))
         if row is not None and row.daytona_id is not None:
-            known = self._known(row)
-            machine = known or self._daytona.find(row.daytona_id)
+            machine = self._known(row) or self._daytona.find(row.daytona_id)
             if machine is not None:
                 self._remember(row, machine)
                 self._database.run(partial(sandboxes.mark_used, sandbox_id=row.id))
-                return Acquired(row, machine, is_new=False, is_unclean=row.unclean, is_checked=known is None)
+                return Acquired(row, machine, is_new=False, is_unclean=row.unclean)
             self.retire(row)
             row = None
         if row is None:
             row = self._database.run(lambda tx: self._intend(tx, owner_id, session_id))
-        machine = self._daytona.create(
-            self._spec(row), timeout_s=self._settings.create_timeout_s, make_room=self._make_room
-        )
+        machine = self._daytona.create(self._spec(row), timeout_s=self._settings.create_timeout_s)
         self._database.run(lambda tx: sandboxes.record_created(tx, row.id, machine.id))
         self._remember(row, machine)
-        return Acquired(row, machine, is_new=True, is_unclean=row.unclean, is_checked=True)
-
-    def doubt(self, acquired: Acquired) -> None:
-        """This machine did not answer: look it up before it is used again, or never use it when that was just done."""
-        if acquired.is_checked:
-            self.retire(acquired.row)
-        else:
-            with self._lock:
-                self._machines.pop(acquired.row.id, None)
+        return Acquired(row, machine, is_new=True, is_unclean=False)
 
     def retire(self, row: SandboxRow) -> None:
         """Never use this sandbox again; the sweep deletes it."""
@@ -110,17 +94,6 @@ class Sandboxes:
                 self._database.run(partial(sandboxes.forget, sandbox_id=row.id))
                 gone += 1
         return gone + self._delete_orphans()
-
-    def _make_room(self) -> bool:
-        """Delete the sandbox that was not used for the longest time; whether there was one."""
-        for row in self._database.run(sandboxes.idle_sandboxes):
-            if row.daytona_id is not None:
-                log.info("sandbox.evicted", extra={"sandbox": row.name, "reason": "quota"})
-                self.retire(row)
-                if self._daytona.delete(row.daytona_id):
-                    self._database.run(partial(sandboxes.forget, sandbox_id=row.id))
-                    return True
-        return False
 
     def _delete_orphans(self) -> int:
         """Delete this deployment's sandboxes that no record names."""

@@ -10,9 +10,7 @@ Stream = Literal["stdout", "stderr"]
 
 _STATUSES: Final = ("ok", "error", "timeout", "submit", "crashed")
 _TEXT_LIMIT: Final = 2_000_000
-_PIECE_LIMIT: Final = 50_000
 _NAME_LIMIT: Final = 200
-_HELD_LIMIT: Final = 1000
 
 
 class BadMessage(Exception):
@@ -52,25 +50,12 @@ class CellError:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredCall:
-    """A tool call with its reply that this host has not seen, to be applied again.
-
-    `is_cut` when the supervisor had no room to keep arguments and value.
-    """
+    """A tool call of a kept cell with its reply, for a host that applies it again."""
 
     name: str
     args: dict[str, Any]
     ok: bool
     value: Any
-    is_cut: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Scanned:
-    """What a tree held when a cell submitted: the value of a scan, or why there is none."""
-
-    ok: bool
-    value: Any
-    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +76,6 @@ class CellDone:
     lost: bool
     replayed: bool
     calls: tuple[AnsweredCall, ...]
-    scan: Scanned | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class VariablesNeeded:
-    """The cell was not run: the sandbox no longer holds these variables, by digest."""
-
-    lane: str
-    cell: int
-    digests: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +97,9 @@ class Welcome:
     python: str
     resumed: bool
     running: dict[str, int]
-    held: frozenset[str] = frozenset()
 
 
-FromSandbox = CellOutput | ToolCall | CellDone | VariablesNeeded | Answer
+FromSandbox = CellOutput | ToolCall | CellDone | Answer
 
 
 def parse(message: dict[str, Any]) -> FromSandbox | None:
@@ -134,9 +108,7 @@ def parse(message: dict[str, Any]) -> FromSandbox | None:
         match message["t"]:
             case "out":
                 stream: Stream = "stderr" if message["s"] == "e" else "stdout"
-                return CellOutput(
-                    _name(message["lane"]), _count(message["cell"]), stream, _text(message["d"], _PIECE_LIMIT)
-                )
+                return CellOutput(_name(message["lane"]), _count(message["cell"]), stream, _text(message["d"]))
             case "call":
                 args = message["args"]
                 if not isinstance(args, dict):
@@ -145,15 +117,12 @@ def parse(message: dict[str, Any]) -> FromSandbox | None:
                 return ToolCall(lane, cell, _name(message["id"]), _name(message["fn"]), _clean(args))
             case "done":
                 return _done(message)
-            case "need":
-                digests = tuple(_name(item) for item in _list(message["d"], _HELD_LIMIT))
-                return VariablesNeeded(_name(message["lane"]), _count(message["cell"]), digests)
             case "res":
                 value = message.get("v")
                 return Answer(_name(message["id"]), message["ok"] is True, value, _text(message.get("error") or ""))
             case _:
                 return None
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise BadMessage(f"a malformed {str(message.get('t'))[:20]} message") from error
 
 
@@ -162,14 +131,9 @@ def parse_welcome(message: dict[str, Any]) -> Welcome:
     try:
         running = {_name(lane): _count(cell) for lane, cell in message["running"].items()}
         return Welcome(
-            connection=_name(message["c"]),
-            received=_count(message["recv"]),
-            python=_name(message["python"]),
-            resumed=message["resumed"] is True,
-            running=running,
-            held=frozenset(_name(item) for item in _list(message["held"], _HELD_LIMIT)),
+            _name(message["c"]), _count(message["recv"]), _name(message["python"]), message["resumed"] is True, running
         )
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadMessage("a malformed welcome") from error
 
 
@@ -180,9 +144,7 @@ def _done(message: dict[str, Any]) -> CellDone:
     if message["status"] == "submit" and not isinstance(submit, dict):
         raise BadMessage("a submit without values")
     error = message.get("error")
-    if message["status"] not in ("ok", "submit") and not isinstance(error, dict):
-        raise BadMessage("a failure without an error")
-    scan = message.get("scan")
+    calls = message["calls"] if message.get("replayed") is True else []
     return CellDone(
         lane=_name(message["lane"]),
         cell=_count(message["cell"]),
@@ -193,22 +155,14 @@ def _done(message: dict[str, Any]) -> CellDone:
         full_path=_name(message["full"]) if message.get("full") else None,
         duration_ms=_count(message["ms"]),
         busy_ms=_count(message["busy_ms"]),
-        error=_error(error) if isinstance(error, dict) else None,
+        error=_error(error) if error is not None else None,
         submit=_clean(submit) if isinstance(submit, dict) else None,
         lost=message["lost"] is True,
         replayed=message.get("replayed") is True,
-        calls=tuple(_answered(call) for call in _list(message["calls"], 100_000)),
-        scan=Scanned(scan["ok"] is True, scan.get("v"), _text(scan.get("error") or "")) if scan is not None else None,
-    )
-
-
-def _answered(call: dict[str, Any]) -> AnsweredCall:
-    return AnsweredCall(
-        name=_name(call["fn"]),
-        args=_clean(dict(call["args"])),
-        ok=call["ok"] is True,
-        value=_clean(call["v"]),
-        is_cut=call.get("cut") is True,
+        calls=tuple(
+            AnsweredCall(_name(call["fn"]), _clean(dict(call["args"])), call["ok"] is True, _clean(call["v"]))
+            for call in calls
+        ),
     )
 
 
@@ -227,16 +181,10 @@ def _name(value: Any) -> str:
     return clean_text(value)
 
 
-def _text(value: Any, limit: int = _TEXT_LIMIT) -> str:
-    if not isinstance(value, str) or len(value) > limit:
+def _text(value: Any) -> str:
+    if not isinstance(value, str) or len(value) > _TEXT_LIMIT:
         raise BadMessage("a text that is none, or too long")
     return clean_text(value)
-
-
-def _list(value: Any, limit: int) -> list[Any]:
-    if not isinstance(value, list) or len(value) > limit:
-        raise BadMessage("a list that is none, or too long")
-    return value
 
 
 def _count(value: Any) -> int:

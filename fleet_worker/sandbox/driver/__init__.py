@@ -9,22 +9,7 @@ from typing import Final
 
 #: Version of the line protocol between host and supervisor.
 PROTOCOL: Final = 1
-FILES: Final = (
-    "supervisor.py",
-    "lanes.py",
-    "forks.py",
-    "cells.py",
-    "streams.py",
-    "values.py",
-    "outputs.py",
-    "processes.py",
-    "files.py",
-    "trees.py",
-    "baseline.py",
-    "variables.py",
-    "states.py",
-    "lines.py",
-)
+FILES: Final = ("supervisor.py", "lanes.py", "cells.py", "outputs.py", "trees.py", "lines.py")
 
 
 def sources() -> dict[str, bytes]:

@@ -8,29 +8,24 @@ import ast
 import asyncio
 import builtins
 import ctypes
+import fcntl
 import inspect
 import io
 import json
 import linecache
-import marshal
 import os
 import resource
 import signal
 import socket
 import struct
 import sys
+import termios
 import threading
+import time
 import traceback
-
-from streams import Stream, no_input
-from values import plain_value, shown
 
 OUT, ERR = 1, 2
 TOP_LEVEL_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-PR_SET_PDEATHSIG = 1
-#: Most characters of JSON in a tool's arguments, and tool calls of one cell that wait at once.
-ARGUMENTS_LIMIT = 8 * 1024 * 1024
-WAITING_CALLS = 1024
 
 
 class Submitted(BaseException):
@@ -42,40 +37,16 @@ class ToolError(RuntimeError):
 
 
 class Link:
-    """Length-prefixed JSON over a socket. An interrupt never cuts a message in two."""
+    """Length-prefixed JSON over a socket."""
 
     def __init__(self, sock):
         self.sock = sock
         self.lock = threading.Lock()
-        self.shielded = False
-        self.interrupted = False
 
     def send(self, message):
-        self.send_text(json.dumps(message))
-
-    def send_text(self, text):
-        data = text.encode("ascii")
-        data = struct.pack("!I", len(data)) + data
-        if threading.current_thread() is not threading.main_thread():
-            with self.lock:
-                self.sock.sendall(data)
-            return
-        self.shielded = True
-        try:
-            with self.lock:
-                self.sock.sendall(data)
-        finally:
-            self.shielded = False
-        if self.interrupted:
-            self.interrupted = False
-            raise KeyboardInterrupt
-
-    def on_interrupt(self, number, frame):
-        """The handler of SIGINT: waits for the end of a message that is being sent."""
-        if self.shielded:
-            self.interrupted = True
-        else:
-            raise KeyboardInterrupt
+        data = json.dumps(message).encode("ascii")
+        with self.lock:
+            self.sock.sendall(struct.pack("!I", len(data)) + data)
 
     def receive(self):
         """The next message, None at the end."""
@@ -98,15 +69,16 @@ class Link:
 class Interpreter:
     """One namespace and the loop that runs cells in it."""
 
-    def __init__(self, link, pipes):
+    def __init__(self, link, pipes, cwd):
         self.link = link
         self.pipes = pipes
+        self.cwd = cwd
+        self.main = sys.modules["__main__"]
         self.namespace = {"__name__": "__main__", "__builtins__": builtins}
         self.variables = {}
-        self.copies = {}
+        self.texts = {}
         self.tools = {}
         self.fields = []
-        self.submit_limit = 0
         self.submitted = None
         self.cell = 0
         self.calls = {}
@@ -115,33 +87,24 @@ class Interpreter:
         self.inbox = []
         self.inbox_ready = threading.Condition()
         self.running = False
-        self.is_copy = False
-        self.entered = False
-        self.loop = None
 
     def serve(self):
         """Run cells until the supervisor closes the link."""
         # Pickle, dataclasses and multiprocessing look the cell's classes up in the main module.
-        main = sys.modules["__main__"]
-        main.__dict__.clear()
-        main.__dict__.update(self.namespace)
-        self.namespace = main.__dict__
-        os.register_at_fork(after_in_child=self._become_copy)
+        self.main.__dict__.clear()
+        self.main.__dict__.update(self.namespace)
+        self.namespace = self.main.__dict__
         threading.Thread(target=self._read, name="fleet-link", daemon=True).start()
-        _ignore_interrupts()
         while True:
-            with self.inbox_ready:
-                self.inbox_ready.wait_for(lambda: self.inbox)
-                message = self.inbox.pop(0)
+            try:
+                with self.inbox_ready:
+                    self.inbox_ready.wait_for(lambda: self.inbox)
+                    message = self.inbox.pop(0)
+            except KeyboardInterrupt:
+                continue  # an interrupt that came when the cell had just ended
             if message is None:
                 os._exit(0)
             self._run(message)
-
-    def _become_copy(self):
-        """A cell forked: its copy of this process must not speak for it."""
-        self.is_copy = True
-        self.calls_lock = threading.Lock()
-        self.link.sock.close()
 
     def _read(self):
         while True:
@@ -176,17 +139,19 @@ class Interpreter:
             except BaseException as error:
                 result.update(status="error", error=self._described(error))
             finally:
-                if self.is_copy:
-                    os._exit(0)
+                self.running = False
+                self._settle_output()
         except KeyboardInterrupt:
             result.update(status="error", error={"kind": "KeyboardInterrupt", "message": "interrupted", "trace": ""})
-        _ignore_interrupts()
-        self.running = False
-        self._settle_output()
         if self.submitted is not None:  # also when the cell swallowed the exception that ends it
             result.update(status="submit", submit=self.submitted)
         self._fail_calls()
-        self.link.send(result)
+        while True:
+            try:
+                self.link.send(result)
+                return
+            except KeyboardInterrupt:
+                continue
 
     def _prepare(self, message):
         for fd, pipe in self.pipes.items():
@@ -197,45 +162,35 @@ class Interpreter:
         sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), encoding="utf-8")
         sys.stdout = Stream(OUT, self.pipes[ERR])
         sys.stderr = Stream(ERR, self.pipes[OUT])
-        signal.signal(signal.SIGINT, self.link.on_interrupt)
-        builtins.input = no_input
-        self._enter_directory(message["cwd"])
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.makedirs(self.cwd, exist_ok=True)
+        os.chdir(self.cwd)
+        builtins.input = _no_input
         if message.get("tools") is not None:
             for name in self.tools:
                 self.namespace.pop(name, None)
             self.tools = {name: self._tool(name, parameters) for name, parameters in message["tools"]}
         if message.get("fields") is not None:
             self.fields = message["fields"]
-        self.submit_limit = message["submit_limit"]
         for name, digest in (message.get("vars") or {}).items():
             self.namespace[name] = self._variable(digest, message["folder"])
         self.namespace.update(self.tools)
         self.namespace["SUBMIT"] = self._submit
         self.running = True
 
-    def _enter_directory(self, path):
-        """Begin in the lane's directory; a directory that an earlier cell chose stays, unless it is gone."""
-        try:
-            os.getcwd()
-        except OSError:
-            self.entered = False
-        if not self.entered:
-            os.makedirs(path, exist_ok=True)
-            os.chdir(path)
-            self.entered = True
-
     def _variable(self, digest, folder):
-        """The value of a variable: the same object for immutable ones, a fresh copy of a list or dict."""
-        if digest in self.copies:
-            return marshal.loads(self.copies[digest])
-        if digest not in self.variables:
+        if digest in self.variables:
+            return self.variables[digest]
+        text = self.texts.get(digest)
+        if text is None:
             with open(os.path.join(folder, digest), encoding="utf-8") as source:
-                value = json.load(source)
-            if isinstance(value, (list, dict)):
-                self.copies[digest] = marshal.dumps(value)
-                return value
+                text = source.read()
+        value = json.loads(text)
+        if isinstance(value, (list, dict)):
+            self.texts[digest] = text  # a cell may change it: every cell gets a fresh copy
+        else:
             self.variables[digest] = value
-        return self.variables[digest]
+        return value
 
     def _execute(self, code):
         name = "<cell %d>" % self.cell
@@ -248,22 +203,19 @@ class Interpreter:
         if last is not None:
             value = self._evaluate(compile(last, name, "eval", TOP_LEVEL_AWAIT, dont_inherit=True))
             if value is not None:
-                sys.stdout.write(shown(value) + "\n")
+                sys.stdout.write(_text_of(value) + "\n")
 
     def _evaluate(self, compiled):
         value = eval(compiled, self.namespace)
-        if not compiled.co_flags & inspect.CO_COROUTINE:
-            return value
-        if self.loop is None or self.loop.is_closed():
-            self.loop = asyncio.new_event_loop()
-        patched, asyncio.run = asyncio.run, _run_beside
-        try:
-            return self.loop.run_until_complete(value)
-        except KeyboardInterrupt:
-            self.loop.close()  # its tasks were cut short anywhere
-            raise
-        finally:
-            asyncio.run = patched
+        if compiled.co_flags & inspect.CO_COROUTINE:
+            loop = asyncio.new_event_loop()
+            patched, asyncio.run = asyncio.run, _run_beside
+            try:
+                value = loop.run_until_complete(value)
+            finally:
+                asyncio.run = patched
+                loop.close()
+        return value
 
     def _described(self, error):
         if isinstance(error, SyntaxError) and error.filename == "<cell %d>" % self.cell:
@@ -273,7 +225,7 @@ class Interpreter:
             message = str(error)
         except BaseException:
             message = "(the error cannot be shown)"
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
         if len(frames) > 12:
             frames = frames[:6] + frames[-6:]
         trace = "".join(traceback.format_list(frames))
@@ -294,34 +246,28 @@ class Interpreter:
             if key in arguments:
                 raise TypeError("%s() got several values for the argument %r" % (name, key))
             arguments[key] = value
-        text = json.dumps({key: plain_value(value) for key, value in arguments.items()})
-        if len(text) > ARGUMENTS_LIMIT:
-            raise ToolError("%s() was given %d characters, %d are allowed" % (name, len(text), ARGUMENTS_LIMIT))
-        waiting = [threading.Event(), None]
+        plain = {key: plain_value(value) for key, value in arguments.items()}
+        event = [threading.Event(), None]
         with self.calls_lock:
-            if self.is_copy:
-                raise ToolError("%s() cannot be called from a forked process; use threads" % name)
             if not self.running:
                 raise ToolError("%s() was called after its cell had ended" % name)
-            if len(self.calls) >= WAITING_CALLS:
-                raise ToolError("%d tool calls wait already" % WAITING_CALLS)
             self.next_call += 1
             call_id = "%d.%d" % (self.cell, self.next_call)
-            self.calls[call_id] = waiting
-        head = json.dumps({"t": "call", "cell": self.cell, "id": call_id, "fn": name})
-        self.link.send_text('%s, "args": %s}' % (head[:-1], text))
-        waiting[0].wait()
-        reply = waiting[1]
+            self.calls[call_id] = event
+        self.link.send({"t": "call", "cell": self.cell, "id": call_id, "fn": name, "args": plain})
+        while not event[0].wait(3600):
+            pass
+        reply = event[1]
         if not reply["ok"]:
             raise ToolError(reply["error"])
         return reply["v"]
 
     def _fail_calls(self):
         with self.calls_lock:
-            unanswered, self.calls = self.calls, {}
-        for waiting in unanswered.values():
-            waiting[1] = {"ok": False, "error": "the cell has ended"}
-            waiting[0].set()
+            waiting, self.calls = self.calls, {}
+        for event in waiting.values():
+            event[1] = {"ok": False, "error": "the cell has ended"}
+            event[0].set()
 
     def _submit(self, *args, **kwargs):
         names = [field["name"] for field in self.fields] or ["answer"]
@@ -341,65 +287,151 @@ class Interpreter:
         for field in self.fields:
             if field.get("type") == "str" and values[field["name"]] is None:
                 raise TypeError("SUBMIT: %s must be a str, not None" % field["name"])
-        submitted = {key: plain_value(value, strict=True) for key, value in values.items()}
-        size = len(json.dumps(submitted))
-        if size > self.submit_limit:
-            told = "SUBMIT was given %d characters, %d are allowed; write long results to a file and publish it"
-            raise ValueError(told % (size, self.submit_limit))
-        self.submitted = submitted
+        self.submitted = {key: plain_value(value, strict=True) for key, value in values.items()}
         raise Submitted
 
     def _settle_output(self):
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
-            except (OSError, ValueError, AttributeError):
+            except (OSError, ValueError):
                 pass
 
 
-def start_interpreter(link_fd, pipes, close):
+class Stream(io.TextIOBase):
+    """Text to a file descriptor at once; waits until the other stream's pipe is read, which keeps their order."""
+
+    encoding = "utf-8"
+    errors = "replace"
+
+    def __init__(self, fd, other):
+        super().__init__()
+        self.fd = fd
+        self.other = other
+        self.buffer = ByteStream(self)
+
+    def fileno(self):
+        return self.fd
+
+    def writable(self):
+        return True
+
+    def isatty(self):
+        return False
+
+    def write(self, text):
+        if not isinstance(text, str):
+            raise TypeError("write() argument must be str, not " + type(text).__name__)
+        self.write_bytes(text.encode("utf-8", "replace"))
+        return len(text)
+
+    def write_bytes(self, data):
+        deadline = time.monotonic() + 0.2
+        while _waiting(self.other) and time.monotonic() < deadline:
+            time.sleep(0.0002)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self.fd, view) :]
+
+
+class ByteStream(io.RawIOBase):
+    """`sys.stdout.buffer`."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.text = text
+
+    def writable(self):
+        return True
+
+    def fileno(self):
+        return self.text.fd
+
+    def write(self, data):
+        data = bytes(data)
+        self.text.write_bytes(data)
+        return len(data)
+
+
+def start_interpreter(link_fd, pipes, cwd, close):
     """Become the interpreter process; never returns. Called in the child of a fork."""
     try:
         for fd in close:
             os.close(fd)
-        _leave_no_modules()
-        os.setsid()  # no terminal: what a cell writes to /dev/tty must not reach the supervisor's stream
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGTSTP):
+        os.setpgid(0, 0)
+        ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         try:
             with open("/proc/self/oom_score_adj", "w") as out:
                 out.write("1000")
         except OSError:
             pass
-        Interpreter(Link(socket.socket(fileno=link_fd)), pipes).serve()
+        Interpreter(Link(socket.socket(fileno=link_fd)), pipes, cwd).serve()
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(70)
 
 
-def _leave_no_modules():
-    """Let a cell's `import` find the modules in its directory, never the driver's."""
-    for name, module in list(sys.modules.items()):
-        if name != "__main__" and _is_ours(getattr(module, "__file__", None) or ""):
-            del sys.modules[name]
-    sys.path[:] = ["", *(path for path in sys.path if path != os.path.dirname(os.path.abspath(__file__)))]
+def plain_value(value, strict=False):
+    """`value` as JSON data: sets, tuples, dates, numpy, pandas, pydantic and dataclasses are converted.
+
+    What cannot be converted becomes its str, or with `strict` a TypeError.
+    """
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value
+    if isinstance(value, dict):
+        return {str(key): plain_value(item, strict) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        items = list(value)
+        if isinstance(value, (set, frozenset)):
+            try:
+                items.sort()
+            except TypeError:
+                items.sort(key=repr)
+        return [plain_value(item, strict) for item in items]
+    for name in ("model_dump", "tolist", "to_dict", "_asdict", "isoformat"):
+        method = getattr(value, name, None)
+        if callable(method) and not isinstance(value, type):
+            try:
+                return plain_value(method(orient="records") if _is_frame(value) else method(), strict)
+            except (TypeError, ValueError):
+                continue
+    if hasattr(value, "__dataclass_fields__") and not isinstance(value, type):
+        return {name: plain_value(getattr(value, name), strict) for name in value.__dataclass_fields__}
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value).decode("utf-8", "replace")
+    if strict:
+        raise TypeError("SUBMIT cannot send a %s; convert it to text, numbers, lists or dicts" % type(value).__name__)
+    return str(value)
 
 
-def _ignore_interrupts():
-    while True:
-        try:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            return
-        except KeyboardInterrupt:
-            continue  # one that was under way
+def _is_frame(value):
+    return type(value).__name__ == "DataFrame" and hasattr(value, "columns")
 
 
-def _is_ours(filename):
-    return os.path.dirname(filename) == os.path.dirname(os.path.abspath(__file__))
+def _text_of(value):
+    try:
+        return repr(value)
+    except Exception as error:
+        return "<%s whose repr fails: %s>" % (type(value).__name__, error)
+
+
+def _no_input(prompt=""):
+    raise EOFError("input() is not available here: there is nobody to answer")
+
+
+def _waiting(fd):
+    try:
+        count = fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0")
+    except OSError:
+        return False
+    return struct.unpack("i", count)[0] > 0
 
 
 def _run_beside(coroutine, **options):

@@ -1,6 +1,7 @@
 """Lanes: an interpreter process each, and the cells that ran in it. The root loop has one, every child its own."""
 
 import collections
+import fcntl
 import functools
 import json
 import os
@@ -10,42 +11,34 @@ import socket
 import struct
 import time
 
-from forks import PIPE_BYTES
+from cells import Link, start_interpreter
 from outputs import CellOutput
-from processes import kill_all, kill_since, status_of
 
-#: Seconds between an interrupt and the kill: for a timeout, and for a cancel, whose namespace nobody needs any more.
+#: Seconds between an interrupt and the kill: for a timeout, and for a cancel.
 GRACE_S = 2.0
-CANCEL_GRACE_S = 0.15
-#: What is kept of finished cells: cells, and characters of text, arguments and replies; of one cell's replies.
+CANCEL_GRACE_S = 0.4
 KEPT_CELLS = 200
 KEPT_CHARACTERS = 8 * 1024 * 1024
-KEPT_REPLIES = 4 * 1024 * 1024
 READ_BYTES = 1 << 16
-#: Bytes taken from the pipes at the end of a cell; a process that goes on writing cannot hold the supervisor.
-DRAIN_BYTES = 4 * PIPE_BYTES
 MESSAGE_LIMIT = 64 * 1024 * 1024
 
 
 class Cell:
     """A running cell."""
 
-    def __init__(self, message, output):
-        self.number = message["cell"]
-        self.digest = message["digest"]
-        self.timeout = message["timeout"]
-        self.scan = message.get("scan")
+    def __init__(self, number, digest, timeout, output):
+        self.number = number
+        self.digest = digest
+        self.timeout = timeout
         self.output = output
         self.started = time.monotonic()
-        self.started_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
         self.counted = self.started
         self.busy = 0.0
         self.calls = collections.OrderedDict()
         self.answered = []
-        self.answered_characters = 0
-        self.adopted = 0
         self.stopped = None
         self.kill_at = None
+        self.ended = None
 
     def count(self):
         """Add the time since the last look to the busy time, unless a tool is awaited."""
@@ -54,51 +47,37 @@ class Cell:
             self.busy += now - self.counted
         self.counted = now
 
-    def answer(self, call, reply):
-        """Keep a call with its reply; beyond the bound without the reply's value."""
-        value = reply.get("v")
-        kept = {"fn": call["fn"], "args": call["args"], "ok": reply["ok"], "v": value}
-        self.answered_characters += len(json.dumps([call["args"], value]))
-        if self.answered_characters > KEPT_REPLIES:
-            kept.update(args={}, v=None, cut=True)
-        self.answered.append(kept)
-
 
 class Lane:
-    """One interpreter process and its cells.
+    """One interpreter process and its cells. `tell` sends a message to the host."""
 
-    `tell` sends a message to the host, `scan` looks at a tree, `fork` gives an interpreter process, `kill_strays` kills
-    what ended ones left.
-    """
-
-    def __init__(self, name, folder, cwd, *, tell, scan, fork, kill_strays):
+    def __init__(self, name, folder, cwd, tell):
         self.name = name
         self.folder = folder
         self.cwd = cwd
         self.tell = tell
-        self.scan = scan
-        self.fork = fork
-        self.kill_strays = kill_strays
         self.pid = None
         self.sock = None
         self.pipes = {}
-        self.buffer = bytearray()
-        self.outgoing = bytearray()
+        self.buffer = b""
         self.cell = None
         self.kept = collections.OrderedDict()
         self.tools = None
         self.fields = None
+        self.had_cells = False
 
     def run(self, message):
         """Run a cell, or answer it from what is kept, or adopt the one that is running."""
         number, digest = message["cell"], message["digest"]
         kept = self.kept.get(number)
         if kept is not None and kept["digest"] == digest:
-            self.tell(dict(kept, replayed=True, scan=self._scanned(kept["status"], message.get("scan"))))
+            self.tell(dict(kept, replayed=True))
             return
         if self.cell is not None:
             if self.cell.number == number and self.cell.digest == digest:
-                self._adopt()
+                self.cell.output.show_again()
+                for call in self.cell.calls.values():
+                    self.tell(call)
                 return
             self.kill("another cell took its place")
         for old in [n for n in self.kept if n >= number]:
@@ -112,27 +91,22 @@ class Lane:
         if call is None:
             return
         cell.count()
-        cell.answer(call, message)
+        cell.answered.append({"fn": call["fn"], "args": call["args"], "ok": message["ok"], "v": message.get("v")})
         answer = {name: message.get(name) for name in ("id", "ok", "v", "error")}
         self._send(dict(answer, t="ret"))
 
     def interrupt(self, reason):
         """Stop the running cell: an interrupt first, a kill when it does not help. `reason` is timeout or cancelled."""
         cell = self.cell
-        if cell is None or cell.stopped == reason or cell.stopped == "cancelled":
+        if cell is None or cell.stopped is not None:
             return
         cell.stopped = reason
         cell.kill_at = time.monotonic() + (CANCEL_GRACE_S if reason == "cancelled" else GRACE_S)
         self._signal(signal.SIGINT)
 
-    @property
-    def readable(self):
-        """The pipes to watch: only while a cell runs; what others write meanwhile waits in them and is dropped."""
-        return self.pipes if self.cell is not None else ()
-
-    def read_output(self, limit=READ_BYTES):
-        """Take at most about `limit` bytes of what was written."""
-        while limit > 0 and self.pipes:
+    def read_output(self, drain=False):
+        """Take what the cell wrote; with `drain` until its pipes are empty."""
+        while True:
             readable, _, _ = select.select(list(self.pipes), [], [], 0)
             if not readable:
                 return
@@ -146,10 +120,11 @@ class Lane:
                     del self.pipes[fd]
                 elif self.cell is not None:
                     self.cell.output.add(self.pipes[fd], data)
-                limit -= len(data)
+            if not drain:
+                return
 
     def read_link(self):
-        """Take what the interpreter says. Raises ValueError and the like when that is no message."""
+        """Take what the interpreter says."""
         if self.sock is None:
             return
         try:
@@ -161,13 +136,13 @@ class Lane:
             return
         self.buffer += data
         while len(self.buffer) >= 4:
-            size = struct.unpack_from("!I", self.buffer)[0]
+            size = struct.unpack("!I", self.buffer[:4])[0]
             if size > MESSAGE_LIMIT:
-                raise ValueError("a message of %d bytes" % size)
+                self.kill("it sent a message of %d bytes" % size)
+                return
             if len(self.buffer) < 4 + size:
                 return
-            body = bytes(self.buffer[4 : 4 + size])
-            del self.buffer[: 4 + size]
+            body, self.buffer = self.buffer[4 : 4 + size], self.buffer[4 + size :]
             self._heard(json.loads(body))
 
     def tick(self):
@@ -175,10 +150,7 @@ class Lane:
         cell = self.cell
         if cell is None:
             return None
-        due = cell.output.due()
-        if due == 0.0:
-            cell.output.flush()
-            due = None
+        cell.output.flush()
         cell.count()
         now = time.monotonic()
         if cell.stopped is None and cell.busy >= cell.timeout:
@@ -188,49 +160,31 @@ class Lane:
                 self.kill("")
                 return None
             return min(0.05, cell.kill_at - now)
-        wait = max(0.01, min(1.0, cell.timeout - cell.busy))
-        return wait if due is None else min(wait, due)
+        return 0.02 if cell.output.pending else max(0.01, min(1.0, cell.timeout - cell.busy))
 
     def kill(self, why):
-        """Kill the interpreter process and what it started."""
+        """Kill the interpreter process."""
         if self.pid is not None:
-            kill_all(self.pid)
+            self._signal(signal.SIGKILL)
             self.died(why)
 
-    def died(self, why="", status=None):
-        """The interpreter process is gone: its cell ends, its namespace is lost, what it started is killed."""
+    def died(self, why=""):
+        """The interpreter process is gone: its cell ends, its namespace is lost."""
         pid, self.pid = self.pid, None
-        if pid is not None and status is None:
-            status = status_of(pid)
-        self.kill_strays()
-        self.read_output(DRAIN_BYTES)
+        status = _wait(pid) if pid is not None else None
+        self.read_output(drain=True)
         if self.sock is not None:
             self.sock.close()
             self.sock = None
         for fd in self.pipes:
             os.close(fd)
-        self.pipes, self.buffer, self.outgoing = {}, bytearray(), bytearray()
+        self.pipes, self.buffer = {}, b""
         if self.cell is not None:
             self._finish("crashed", {"kind": "InterpreterDied", "message": why or told(status), "trace": ""}, lost=True)
 
-    def close(self):
-        """End without a word to the host."""
-        self.cell = None
-        self.kill("")
-
-    def _adopt(self):
-        """Tell another host all that was told of the running cell: its output, its waiting calls."""
-        cell = self.cell
-        cell.adopted = len(cell.answered)
-        cell.output.show_again()
-        for call in cell.calls.values():
-            self.tell(call)
-
     def _start(self, message):
         if self.pid is None:
-            self.pid, self.sock, self.pipes = self.fork()
-        else:
-            self.read_output(DRAIN_BYTES)  # written since the last cell: nobody's output
+            self._fork()
         if message.get("tools") is not None:
             self.tools = message["tools"]
         if message.get("fields") is not None:
@@ -238,20 +192,35 @@ class Lane:
         number = message["cell"]
         path = os.path.join(self.folder, "out", "%s-cell-%d.txt" % (self.name, number))
         output = CellOutput(path, message["keep"], message["live"], functools.partial(self._show, number))
-        self.cell = Cell(message, output)
+        self.cell = Cell(number, message["digest"], message["timeout"], output)
+        self.had_cells = True
         self._send(
             {
                 "t": "run",
                 "cell": number,
                 "code": message["code"],
-                "cwd": self.cwd,
                 "vars": message.get("vars") or {},
                 "folder": os.path.join(self.folder, "vars"),
                 "tools": self.tools,
                 "fields": self.fields,
-                "submit_limit": message["submit"],
             }
         )
+
+    def _fork(self):
+        ours, theirs = socket.socketpair()
+        (out_read, out_write), (err_read, err_write) = os.pipe(), os.pipe()
+        for fd in (out_write, err_write):
+            fcntl.fcntl(fd, 1031, 1 << 20)  # F_SETPIPE_SZ; a smaller pipe only costs speed
+        pid = os.fork()
+        if pid == 0:
+            high = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 100) for fd in (out_write, err_write, theirs.fileno())]
+            keep = {*high, 0, 1, 2}
+            close = [fd for fd in _open_fds() if fd not in keep]
+            start_interpreter(high[2], {1: high[0], 2: high[1]}, self.cwd, close)
+        os.close(out_write)
+        os.close(err_write)
+        theirs.close()
+        self.pid, self.sock, self.pipes = pid, ours, {out_read: "o", err_read: "e"}
 
     def _heard(self, message):
         cell = self.cell
@@ -266,20 +235,18 @@ class Lane:
                 "fn": message["fn"],
                 "args": message["args"],
             }
-            self.read_output(PIPE_BYTES)
+            self.read_output(drain=True)
             cell.output.flush()
             cell.count()
             cell.calls[message["id"]] = call
             self.tell(call)
         elif message["t"] == "end":
-            self.read_output(DRAIN_BYTES)
+            self.read_output(drain=True)
             status, error = message["status"], message.get("error")
             if cell.stopped == "timeout" and status != "submit":
                 status = "timeout"
                 told_text = "the cell ran longer than %g s and was interrupted; variables are kept" % cell.timeout
                 error = {"kind": "CellTimeout", "message": told_text, "trace": (error or {}).get("trace", "")}
-            if cell.stopped is not None:
-                kill_since(self.pid, cell.started_boot)
             self._finish(status, error, lost=False, submit=message.get("submit"))
 
     def _finish(self, status, error, lost, submit=None):
@@ -307,43 +274,30 @@ class Lane:
             "error": error,
             "submit": submit,
             "lost": lost,
+            "stopped": cell.stopped,
             "calls": cell.answered,
         }
         if cell.stopped != "cancelled":
-            self._keep(cell, done)
-        # The host of an adopted cell has not seen the calls that were answered before.
-        scan = self._scanned(status, cell.scan)
-        self.tell(dict(done, calls=cell.answered[: cell.adopted], replayed=False, scan=scan))
+            self._keep(cell.number, done)
+        self.tell(dict(done, calls=len(cell.answered), replayed=False))
 
-    def _scanned(self, status, wanted):
-        return self.scan(wanted) if status == "submit" and wanted is not None else None
-
-    def _keep(self, cell, done):
-        done["size"] = len(done["text"]) + min(cell.answered_characters, KEPT_REPLIES)
-        self.kept[cell.number] = done
-        size = sum(item["size"] for item in self.kept.values())
+    def _keep(self, number, done):
+        self.kept[number] = done
+        size = sum(
+            len(item["text"]) + sum(len(str(call["v"])) for call in item["calls"]) for item in self.kept.values()
+        )
         while len(self.kept) > KEPT_CELLS or (size > KEPT_CHARACTERS and len(self.kept) > 1):
-            size -= self.kept.popitem(last=False)[1]["size"]
+            _, old = self.kept.popitem(last=False)
+            size -= len(old["text"]) + sum(len(str(call["v"])) for call in old["calls"])
 
     def _show(self, number, stream, text):
         self.tell({"t": "out", "lane": self.name, "cell": number, "s": stream, "d": text})
 
-    def push(self):
-        """Write to the interpreter what its socket takes."""
-        while self.outgoing and self.sock is not None:
-            try:
-                sent = self.sock.send(self.outgoing, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return
-            except OSError:
-                self.died()
-                return
-            del self.outgoing[:sent]
-
     def _send(self, message):
-        data = json.dumps(message).encode("ascii")
-        self.outgoing += struct.pack("!I", len(data)) + data
-        self.push()
+        try:
+            Link(self.sock).send(message)
+        except OSError:
+            self.died()
 
     def _signal(self, number):
         try:
@@ -365,3 +319,31 @@ def told(status):
         more = " (killed, probably for using too much memory)" if number == signal.SIGKILL else ""
         return "the interpreter process died of %s%s" % (name, more)
     return "the interpreter process died with exit code %d" % os.WEXITSTATUS(status)
+
+
+def _wait(pid):
+    deadline = time.monotonic() + 1.0
+    while time.monotonic() < deadline:
+        try:
+            found, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            return None
+        if found:
+            return status
+        time.sleep(0.002)
+    try:
+        os.kill(pid, signal.SIGKILL)
+        return os.waitpid(pid, 0)[1]
+    except OSError:
+        return None
+
+
+def _open_fds():
+    fds = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            os.fstat(int(name))
+            fds.append(int(name))
+        except OSError:
+            continue
+    return fds

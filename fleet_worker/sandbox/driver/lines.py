@@ -3,9 +3,6 @@
 A line is 0x1e, JSON in ASCII, newline. Reliable lines carry `n`; every line carries `a`, the highest number received
 without a gap, and `c`, the logical connection it belongs to: a line of another connection is ignored. Long messages
 travel as `part` lines. At most WINDOW_LINES lines and WINDOW_BYTES bytes are unacknowledged.
-
-Lines get lost with a stream that breaks, and when something else reads from or writes to the terminal. Whoever misses
-one says `again`; a heartbeat tells the last number (`s`), so that the loss of the last line is noticed too.
 """
 
 from __future__ import annotations
@@ -21,15 +18,9 @@ WINDOW_BYTES = 256 * 1024
 #: Longest line accepted, and longest message put together from parts.
 LINE_LIMIT = 64 * 1024
 MESSAGE_LIMIT = 16 * 1024 * 1024
-PARTS_LIMIT = MESSAGE_LIMIT // PART_CHARACTERS + 1
-#: Seconds between two requests to send again.
-AGAIN_S = 0.5
+
 
 Message = Dict[str, Any]
-
-
-class Oversized(ValueError):
-    """The other side sends a message that is longer than any it may send."""
 
 
 class Sender:
@@ -73,18 +64,8 @@ class Sender:
         return lines
 
     def again(self) -> List[bytes]:
-        """Every unacknowledged line, for a stream that came back or lost some."""
+        """Every unacknowledged line, for a stream that came back."""
         return [line for _, line in self.unacked]
-
-    @property
-    def first_unacknowledged(self) -> int:
-        """The lowest number the other side may still lack."""
-        return self.unacked[0][0] if self.unacked else self.next_n
-
-    @property
-    def last(self) -> int:
-        """The highest number sent."""
-        return self.next_n - 1
 
 
 class Receiver:
@@ -94,8 +75,6 @@ class Receiver:
         self.received = 0
         self.buffer = b""
         self.parts: List[str] = []
-        self.part_characters = 0
-        self.asked_at = 0.0
 
     def feed(self, data: bytes) -> List[Message]:
         """The messages (dicts) completed by `data`; repeats and anything that is no line are dropped."""
@@ -118,40 +97,20 @@ class Receiver:
                 messages.append(message)
         return messages
 
-    def misses(self, message: Message, now: float) -> bool:
-        """Whether this line shows that earlier ones are missing, and it is time to ask for them."""
-        highest = message.get("n")
-        if highest is None:
-            highest = message.get("s")
-        else:
-            highest -= 1
-        if type(highest) is not int or highest <= self.received or now - self.asked_at < AGAIN_S:
-            return False
-        self.asked_at = now
-        return True
-
     def accept(self, message: Message) -> Optional[Message]:
-        """The whole message when this reliable line completes one, else None; a gap or a repeat gives None too.
-
-        Raises Oversized.
-        """
+        """The whole message when this reliable line completes one, else None; a gap or a repeat gives None too."""
         n = message.get("n")
         if n is None:
             return message
         if n != self.received + 1:
             return None
         self.received = n
-        return self._part(message) if message["t"] == "part" else message
-
-    def _part(self, message: Message) -> Optional[Message]:
+        if message["t"] != "part":
+            return message
         if message.get("i") == 0:
-            self.parts, self.part_characters = [], 0
-        piece = str(message.get("d"))
-        self.parts.append(piece)
-        self.part_characters += len(piece)
-        if self.part_characters > MESSAGE_LIMIT or len(self.parts) > PARTS_LIMIT:
-            raise Oversized("a message of more than %d characters" % MESSAGE_LIMIT)
-        if len(self.parts) != message.get("of"):
+            self.parts = []
+        self.parts.append(str(message.get("d")))
+        if len(self.parts) != message.get("of") or sum(map(len, self.parts)) > MESSAGE_LIMIT:
             return None
         text, self.parts = "".join(self.parts), []
         try:

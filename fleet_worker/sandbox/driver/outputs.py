@@ -1,27 +1,23 @@
 """The output of a cell: what is shown live, what goes back to the model, and the whole of it in a file."""
 
 import codecs
-import collections
 import os
-import time
 
 #: Characters kept in memory before the whole output goes to a file, and the most such a file may hold.
 FILE_FROM = 8192
 FILE_LIMIT = 256 * 1024 * 1024
-#: Characters of one live message, and seconds for which output is gathered into one.
+#: Characters of one live message.
 PIECE = 12_000
-GATHER_S = 0.03
 
 
 class HeadAndTail:
     """The first and last characters of a text of any length."""
 
-    def __init__(self, head_limit, tail_limit):
-        self.head_limit = head_limit
-        self.tail_limit = tail_limit
+    def __init__(self, limit):
+        self.head_limit = limit * 2 // 3
+        self.tail_limit = limit - self.head_limit
         self.head = ""
-        self.last = collections.deque()
-        self.last_size = 0
+        self.tail = ""
         self.total = 0
 
     def add(self, text):
@@ -31,23 +27,13 @@ class HeadAndTail:
         if room > 0:
             self.head += text[:room]
             text = text[room:]
-        if not text:
-            return
-        text = text[-self.tail_limit :] if self.tail_limit else ""
-        self.last.append(text)
-        self.last_size += len(text)
-        while self.last_size - len(self.last[0]) >= self.tail_limit and len(self.last) > 1:
-            self.last_size -= len(self.last.popleft())
-
-    @property
-    def tail(self):
-        """The last characters that are not part of the head."""
-        return "".join(self.last)[-self.tail_limit :] if self.tail_limit else ""
+        if text:
+            self.tail = (self.tail + text[-self.tail_limit :])[-self.tail_limit :]
 
     @property
     def omitted(self):
         """Characters between head and tail."""
-        return self.total - len(self.head) - min(self.last_size, self.tail_limit)
+        return self.total - len(self.head) - len(self.tail)
 
 
 class CellOutput:
@@ -55,19 +41,17 @@ class CellOutput:
 
     def __init__(self, path, keep, budget, live):
         self.path = path
-        self.kept = HeadAndTail(keep * 2 // 3, keep - keep * 2 // 3)
+        self.kept = HeadAndTail(keep)
         self.live_left = budget * 3 // 4
-        self.live_tail = HeadAndTail(0, budget - self.live_left)
+        self.live_tail = HeadAndTail(budget - self.live_left)
+        self.live_tail.head_limit, self.live_tail.tail_limit = 0, budget - self.live_left
         self.live = live
         self.shown = []
         self.decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("o", "e")}
         self.pending = []
-        self.pending_size = 0
-        self.flushed_at = 0.0
         self.early = ""
         self.file = None
         self.file_size = 0
-        self.file_failed = False
 
     def add(self, stream, data, final=False):
         """Take bytes of a stream (`o` or `e`)."""
@@ -84,18 +68,9 @@ class CellOutput:
         if text:
             self.live_tail.add(text)
 
-    def due(self):
-        """Seconds until pending output should be shown, None without any."""
-        if not self.pending:
-            return None
-        if self.pending_size >= PIECE:
-            return 0.0
-        return max(0.0, self.flushed_at + GATHER_S - time.monotonic())
-
     def flush(self):
         """Show what is pending."""
-        pending, self.pending, self.pending_size = self.pending, [], 0
-        self.flushed_at = time.monotonic()
+        pending, self.pending = self.pending, []
         for stream, text in pending:
             for start in range(0, len(text), PIECE):
                 self.shown.append((stream, text[start : start + PIECE]))
@@ -132,7 +107,7 @@ class CellOutput:
 
     @property
     def has_file(self):
-        """Whether there is a file with the output."""
+        """Whether the whole output is in the file."""
         return self.file_size > 0
 
     def text(self):
@@ -140,8 +115,7 @@ class CellOutput:
         kept = self.kept
         if not kept.omitted:
             return kept.head + kept.tail
-        what = "beginning of it" if self.file_failed or self.file_size > FILE_LIMIT else "whole output"
-        where = "; the %s is in %s" % (what, self.path) if self.has_file else ""
+        where = "; the whole output is in %s" % self.path if self.has_file else ""
         mark = "\n… %d of %d characters left out%s …\n" % (kept.omitted, kept.total, where)
         return kept.head + mark + kept.tail
 
@@ -150,24 +124,23 @@ class CellOutput:
             self.pending[-1] = (stream, self.pending[-1][1] + text)
         else:
             self.pending.append((stream, text))
-        self.pending_size += len(text)
 
     def _to_file(self, text):
-        if self.file_failed or self.file_size > FILE_LIMIT:
-            return
-        if self.file is None:
+        if self.file is None and not self.has_file:
             self.early += text
             if len(self.early) <= FILE_FROM:
                 return
-            text, self.early = self.early, ""
-        try:
-            if self.file is None:
+            try:
                 os.makedirs(os.path.dirname(self.path), exist_ok=True)
-                self.file = open(self.path, "wb", buffering=0)
-            data = text.encode("utf-8", "replace")
-            while data:
-                written = self.file.write(data)
-                self.file_size += written
-                data = data[written:]
+                self.file = open(self.path, "wb")
+            except OSError:
+                return
+            text, self.early = self.early, ""
+        if self.file is None or self.file_size > FILE_LIMIT:
+            return
+        data = text.encode("utf-8", "replace")
+        try:
+            self.file.write(data)
+            self.file_size += len(data)
         except OSError:
-            self.file_failed = True  # the disk is full: the cell goes on, the file ends here
+            self.file_size = FILE_LIMIT + 1  # the disk is full: the cell goes on, the file ends here

@@ -4,11 +4,10 @@ import base64
 import hashlib
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import time
-
-from states import digest_of
 
 WORKSPACE = "/workspace"
 ATTACHMENTS = "/attachments"
@@ -19,8 +18,7 @@ def ensure_directory(path):
     """Make a directory, with sudo where the image needs it for one at the root."""
     try:
         os.makedirs(path, exist_ok=True)
-        # Our own may be read-only now, as the Attachments are; whoever writes opens it.
-        if os.access(path, os.W_OK) or os.stat(path).st_uid == os.getuid():
+        if os.access(path, os.W_OK):
             return
     except OSError:
         pass
@@ -40,7 +38,6 @@ class Tree:
         self.root = root
         self.known = {}
         self.scanned_at = 0.0
-        self.digest = ""
 
     def scan(self, limit):
         """(entries, left_out): entries are [path, kind, bytes, sha256, executable, mtime]; hashes only what changed.
@@ -83,17 +80,14 @@ class Tree:
             if len(entries) > limit:
                 raise ValueError("more than %d files and directories in %s" % (limit, self.root))
         self.known, self.scanned_at = known, began
-        self.digest = digest_of((entry[0], entry[3], entry[4]) for entry in entries)
         return entries, left_out
 
-    def distrust(self):
-        """Hash everything at the next scan: marks may lie."""
-        self.known = {}
+    def digests(self):
+        """The content of every known file: path -> sha256."""
+        return {path: digest for path, (_, digest) in self.known.items()}
 
-    def place(self, files, directories, removed, read_only=False):
+    def place(self, files, directories, removed):
         """Make directories, then move or write files in place, after removing paths. Paths are relative."""
-        if read_only or not os.access(self.root, os.W_OK):
-            set_writable(self.root, True)
         for path in removed:
             remove(self.inside(path))
         for path in directories:
@@ -102,9 +96,7 @@ class Tree:
                 remove(full)
             os.makedirs(full, exist_ok=True)
         for item in files:
-            self._place_file(dict(item, mode=0o444) if read_only else item)
-        if read_only:
-            set_writable(self.root, False)
+            self._place_file(item)
 
     def inside(self, path):
         """The full path of a relative one. Raises ValueError when it would leave the tree."""
@@ -133,12 +125,6 @@ class Tree:
         if item.get("mtime"):
             os.utime(partial, (item["mtime"], item["mtime"]))
         os.replace(partial, full)
-
-
-def set_writable(root, writable):
-    """Let entries be made in the directories of a tree, or no longer; the modes of its files stay."""
-    for folder, _, _ in os.walk(root):
-        os.chmod(folder, 0o755 if writable else 0o555)
 
 
 def sha256_of(path):
@@ -176,6 +162,55 @@ def empty(path, keep=()):
     for name in names:
         if name not in keep:
             remove(os.path.join(path, name))
+
+
+def kill_others(keep):
+    """Kill every process of this sandbox's user that descends from the supervisor, except those in `keep`; how many."""
+    killed = 0
+    for _ in range(5):
+        victims = [pid for pid in descendants(os.getpid()) if pid not in keep]
+        if not victims:
+            break
+        for pid in victims:
+            try:
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+            except OSError:
+                pass
+        time.sleep(0.01)
+        reap()
+    return killed
+
+
+def reap():
+    """Collect ended children; (pid, status) of each."""
+    ended = []
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended.append((pid, status))
+
+
+def descendants(root):
+    """The pids below `root`; orphans count because the supervisor is their subreaper."""
+    parents = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open("/proc/%s/stat" % name, "rb") as source:
+                    fields = source.read().rpartition(b")")[2].split()
+                parents[int(name)] = (int(fields[1]), fields[0])
+            except (OSError, IndexError, ValueError):
+                continue
+    found, frontier = [], {root}
+    while frontier:
+        frontier = {pid for pid, (parent, state) in parents.items() if parent in frontier and pid not in found}
+        found.extend(frontier)
+    return [pid for pid in found if parents[pid][1] != b"Z"]
 
 
 def _is_text(path):
